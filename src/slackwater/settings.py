@@ -1,0 +1,32 @@
+"""What can be tuned, with its default and bounds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tunables of one pipeline. The names are also those of ``sw.writeStream(...).option(name, value)``."""
+
+    # Retention: the newest checkpoints that stay, beside savepoints.
+    keep_last: Annotated[int, Meta(ge=1, le=500)] = 10
+    # Epochs that may be staged but not yet settled before the next micro-batch waits.
+    epochs_in_flight: Annotated[int, Meta(ge=1, le=16)] = 2
+    # Placement: a file up to this size may go inline into the manifest, while the budget lasts.
+    inline_max_bytes: Annotated[int, Meta(ge=0, le=64 * KIB)] = 4 * KIB
+    inline_budget_bytes: Annotated[int, Meta(ge=0, le=256 * KIB)] = 16 * KIB
+    # What is new of one partition gets an object of its own from this size on; below, it goes into a batch.
+    object_min_bytes: Annotated[int, Meta(ge=1, le=64 * MIB)] = 1 * MIB
+    # A batch is closed when its content reaches this size before compression.
+    batch_target_bytes: Annotated[int, Meta(ge=64 * KIB, le=32 * MIB)] = 8 * MIB
+    # Objects on the way at once.
+    concurrency: Annotated[int, Meta(ge=1, le=64)] = 8
+    # Deadlines of one request, and of an operation with all its retries.
+    request_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
+    total_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 120.0
