@@ -1,0 +1,223 @@
+"""Manifest version 3: the immutable list of everything that a checkpoint needs.
+
+Field by field in ``docs/spec/manifest.md``. A manifest is canonical JSON (sorted keys); its SHA-256 is in the log
+record, so nothing in it can change unseen. Required fields are required and unknown ones refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import Corrupt, InvalidInput, Unsupported
+from .ids import CheckpointId, Count, Name, RandomId, Sha256
+from .layout import ArtifactKey, BatchKey, check_path, parse_key
+
+VERSION: Final = 3
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+
+Index = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A stored object that the checkpoint needs, of its own or of an older checkpoint.
+
+    A ``batch`` is referenced whole, with its digest; its own index says what is inside. An ``object`` is one
+    partition's files, one after the other: each file that is needed has its range and digest, so the whole needs none.
+    """
+
+    key: str
+    kind: Literal["batch", "object"]
+    sha256: Sha256 | None
+    size_bytes: Count
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One file of the working directory: inline, or in an object at an offset, or in a batch under its path."""
+
+    path: str
+    sha256: Sha256
+    size_bytes: Count
+    inline: str | None = None
+    object: Index | None = None
+    offset: Count | None = None
+
+
+class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The state of one partition of one store: ``files``, and all that the batches hold below ``path``."""
+
+    partition: Index
+    path: str
+    kind: Literal["snap", "delta"]
+    version: Count
+    unique_id: Name
+    size_bytes: Count
+    files: list[File]
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    operator_id: Index
+    operator_name: Name
+    store: Name
+    size_bytes: Count
+    partitions: list[Partition]
+
+
+class SourcePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a source stands: as plain pairs for tools, and verbatim for Spark."""
+
+    source_type: Name
+    offsets: dict[str, str]
+    verbatim: str
+
+
+class SinkOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a sink has staged for this epoch; the descriptors are the sink's own words."""
+
+    kind: Name
+    address: str
+    can_undo: bool
+    descriptors: list[dict[str, Any]]
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: Literal[3]
+    checkpoint_id: CheckpointId
+    epoch: Count
+    parent_id: CheckpointId | None
+    pipeline: Name
+    uid: RandomId
+    created_at_ms: Count
+    micro_batch: Count
+    watermark_ms: Count
+    pipeline_hash: Sha256
+    source_names: list[Name]
+    sink_names: list[Name]
+    source_offsets: dict[str, SourcePosition]
+    sinks: dict[str, SinkOutput]
+    operators: dict[str, Operator]
+    files: list[File]
+    objects: list[Object]
+    total_size_bytes: Count
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+_decoder = msgspec.json.Decoder(Manifest)
+_version_decoder = msgspec.json.Decoder(_Versioned)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """Encode a manifest to its canonical bytes; one that could not be read again is refused before it can count."""
+    validate(manifest)
+    try:
+        data = msgspec.json.encode(manifest, order="sorted")
+        _decoder.decode(data)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"the manifest could not be read again: {error}", code="manifest.unwritable") from None
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise InvalidInput(
+            f"the manifest takes {len(data)} bytes, the limit is {MAX_MANIFEST_BYTES}", code="manifest.unwritable"
+        )
+    return data
+
+
+def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
+    """Decode a manifest whose digest the log vouches for, and check that its parts agree."""
+    if len(data) > MAX_MANIFEST_BYTES or hashlib.sha256(data).hexdigest() != sha256:
+        raise Corrupt(
+            f"the manifest of checkpoint {checkpoint_id} is not the one that the log names",
+            code="manifest.digest_mismatch",
+            hint="slackwater verify URL",
+            checkpoint_id=checkpoint_id,
+        )
+    try:
+        version = _version_decoder.decode(data).version
+        if version != VERSION:
+            raise Unsupported(
+                f"the manifest has version {version}, this release reads {VERSION}",
+                code="manifest.unknown_version",
+                hint="use the release that wrote it, or a newer one",
+            )
+        manifest = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Corrupt(f"the manifest does not decode: {error}", code="manifest.malformed") from None
+    if manifest.checkpoint_id != checkpoint_id:
+        raise Corrupt(f"the manifest of {checkpoint_id} names {manifest.checkpoint_id}", code="manifest.wrong_id")
+    validate(manifest)
+    return manifest
+
+
+def validate(manifest: Manifest) -> None:
+    """Check what the types cannot say: that every reference leads somewhere, and nothing is there twice."""
+
+    def need(holds: bool, what: str) -> None:
+        if not holds:
+            raise Corrupt(f"the manifest of {manifest.checkpoint_id} {what}", code="manifest.inconsistent")
+
+    keys = [entry.key for entry in manifest.objects]
+    need(len(set(keys)) == len(keys), "names an object twice")
+    for entry in manifest.objects:
+        key = parse_key(entry.key)
+        need(isinstance(key, BatchKey if entry.kind == "batch" else ArtifactKey), f"misnames the object {entry.key}")
+        need((entry.sha256 is None) == (entry.kind == "object"), f"misses the digest of {entry.key}")
+    files = all_files(manifest)
+    need(len({file.path for file in files}) == len(files), "names a file twice")
+    for file in files:
+        check_path(file.path)
+        if file.object is None:
+            need(file.inline is not None and file.offset is None, f"does not say where {file.path} is")
+            continue
+        need(file.inline is None and file.object < len(manifest.objects), f"misplaces {file.path}")
+        entry = manifest.objects[file.object]
+        need((entry.kind == "batch") == (file.offset is None), f"misplaces {file.path}")
+        need((file.offset or 0) + file.size_bytes <= entry.size_bytes or file.offset is None, f"misplaces {file.path}")
+    for operator in manifest.operators.values():
+        numbers = [partition.partition for partition in operator.partitions]
+        need(numbers == list(range(len(numbers))), f"skips or repeats a partition of {operator.operator_name}")
+        for partition in operator.partitions:
+            check_path(partition.path)
+            need(_size(partition.files) <= partition.size_bytes, f"has more files in {partition.path} than its size")
+        need(_size(operator.partitions) == operator.size_bytes, f"sums up {operator.operator_name} wrongly")
+    folders = [partition.path for operator in manifest.operators.values() for partition in operator.partitions]
+    need(len(set(folders)) == len(folders), "names a partition's folder twice")
+    total = _size(manifest.files) + _size(manifest.operators.values())
+    need(total == manifest.total_size_bytes, f"names {total} bytes, and says {manifest.total_size_bytes}")
+    sources = sorted(manifest.source_offsets)
+    need(sources == sorted(manifest.source_names), "has sources without offsets, or offsets without sources")
+    need(sorted(manifest.sinks) == sorted(manifest.sink_names), "has sinks without output, or output without sinks")
+
+
+def _size(parts: Iterable[File | Partition | Operator]) -> int:
+    return sum(part.size_bytes for part in parts)
+
+
+def all_files(manifest: Manifest) -> list[File]:
+    """List every file that the manifest names one by one."""
+    return [
+        *manifest.files,
+        *(f for op in manifest.operators.values() for partition in op.partitions for f in partition.files),
+    ]
+
+
+def decode_inline(file: File) -> bytes:
+    """Decode and verify the bytes of an inline file."""
+    try:
+        data = base64.b64decode(file.inline or "", validate=True)
+    except ValueError:
+        data = b""
+    if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
+        raise Corrupt(f"the inline file {file.path} is damaged", code="manifest.inline_damaged")
+    return data
+
+
+def references(manifest: Manifest) -> frozenset[str]:
+    """Name every object that the checkpoint needs, its manifest apart."""
+    return frozenset(entry.key for entry in manifest.objects)

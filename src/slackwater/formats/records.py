@@ -1,0 +1,361 @@
+"""Log records: a change, and the whole state after it. ``apply`` decides, purely, what fits.
+
+The protocol is in ``docs/spec/log.md``. Each record is canonical JSON, ``{"body": …, "sha256": …}``, with the digest of
+the body's bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
+from .ids import CheckpointId, Count, Name, RandomId, Sha256
+
+VERSION: Final = 1
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+MAX_LIVE = 5_000
+MAX_LABELS = 1_000
+MAX_REASON = 500
+
+
+class SinkStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    status: Literal["Pending", "Committed", "Failed"]
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an epoch ended: each sink's status, where the time went, what it cost."""
+
+    epoch: Count
+    sinks: dict[str, SinkStatus]
+    durations_ms: dict[str, Count]
+    requests: dict[str, Count]
+    new_bytes: Count
+    full_bytes: Count
+
+
+# --- the changes
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="claim", tag_field="type"):
+    """A driver starts. ``uid`` names the pipeline if this is its first record; later ones keep the first."""
+
+    uid: RandomId
+    driver: Annotated[str, Meta(max_length=200)]
+
+
+class Checkpoint(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="checkpoint", tag_field="type"
+):
+    """This checkpoint counts. It also settles the epoch before it, retires older ones, tells whose bytes are gone."""
+
+    generation: Count
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+    settled: Settlement | None
+    retire: list[Count]
+    deleted: list[Count]
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="label", tag_field="type"):
+    label: Name
+    epoch: Count
+
+
+class Unlabel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unlabel", tag_field="type"):
+    label: Name
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release", tag_field="type"):
+    """The driver ends, and says how its last epoch was settled."""
+
+    generation: Count
+    settled: Settlement | None
+    deleted: list[Count]
+
+
+Change = Claim | Checkpoint | Label | Unlabel | Release
+
+
+# --- the state
+
+
+class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+    created_at_ms: Count
+    append_id: RandomId
+
+
+class Savepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    label: Name
+    epoch: Count
+    created_at_ms: Count
+    append_id: RandomId
+
+
+class RetiredCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Gone from history; its bytes may still be there. The digest lets the deleter trust its manifest."""
+
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    uid: RandomId
+    generation: Count
+    claim_append_id: RandomId
+    release_append_id: RandomId | None
+    epoch: Count
+    settled_epoch: Count
+    at_ms: Count
+    live: Annotated[list[LiveCheckpoint], Meta(max_length=MAX_LIVE)]
+    labels: Annotated[list[Savepoint], Meta(max_length=MAX_LABELS)]
+    retired: Annotated[list[RetiredCheckpoint], Meta(max_length=MAX_LIVE)]
+
+    @property
+    def head(self) -> LiveCheckpoint | None:
+        """The checkpoint to resume from: the newest one."""
+        return self.live[-1] if self.live else None
+
+    def find(self, epoch: int) -> LiveCheckpoint | None:
+        return next((entry for entry in self.live if entry.epoch == epoch), None)
+
+    def has(self, append_id: str) -> bool:
+        """Tell whether an append of this id has counted, however its answer was lost."""
+        return (
+            append_id in (self.claim_append_id, self.release_append_id)
+            or any(entry.append_id == append_id for entry in self.live)
+            or any(savepoint.append_id == append_id for savepoint in self.labels)
+        )
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: Literal[1]
+    number: Count
+    append_id: RandomId
+    previous_sha256: Sha256 | None
+    change: Change
+    state: State
+
+
+# --- what fits
+
+
+def apply(state: State | None, change: Change, *, number: int, append_id: str, at_ms: int) -> State:
+    """Apply a change; refuse, with a typed error, one that does not fit the state."""
+    at_ms = max(at_ms, state.at_ms) if state else at_ms
+    if isinstance(change, Claim):
+        if state is None:
+            return State(
+                uid=change.uid,
+                generation=number,
+                claim_append_id=append_id,
+                release_append_id=None,
+                epoch=0,
+                settled_epoch=0,
+                at_ms=at_ms,
+                live=[],
+                labels=[],
+                retired=[],
+            )
+        return msgspec.structs.replace(
+            state, generation=number, claim_append_id=append_id, release_append_id=None, at_ms=at_ms
+        )
+    if state is None:
+        raise NotFound("the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE")
+    state = msgspec.structs.replace(state, at_ms=at_ms)
+    match change:
+        case Checkpoint():
+            return _apply_checkpoint(state, change, append_id)
+        case Label():
+            return _apply_label(state, change, append_id)
+        case Unlabel():
+            return _apply_unlabel(state, change)
+        case Release():
+            require_current(state, change.generation)
+            state = _settle(_forget(state, change.deleted), change.settled)
+            return msgspec.structs.replace(state, release_append_id=append_id)
+
+
+def require_current(state: State, generation: int) -> None:
+    """Refuse a driver that another one has fenced."""
+    if state.generation != generation:
+        raise Conflict(
+            f"another driver has taken over: generation {state.generation}, this one is {generation}",
+            code="driver.fenced",
+            hint="run one driver a pipeline; this one has stopped and left everything to the other",
+            generation=generation,
+            current=state.generation,
+        )
+
+
+def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State:
+    require_current(state, change.generation)
+    parent = state.head.checkpoint_id if state.head else None
+    if change.epoch != state.epoch + 1 or change.parent_id != parent:
+        raise Conflict(
+            f"epoch {change.epoch} does not follow epoch {state.epoch}",
+            code="checkpoint.not_next",
+            epoch=change.epoch,
+            newest=state.epoch,
+        )
+    state = _settle(_forget(state, change.deleted), change.settled)
+    if state.settled_epoch != state.epoch:
+        raise Conflict(
+            f"epoch {change.epoch} cannot count before every sink has committed epoch {state.epoch}",
+            code="checkpoint.unsettled",
+        )
+    if len(state.live) >= MAX_LIVE:
+        raise Conflict(f"a pipeline holds {MAX_LIVE} live checkpoints at the most", code="checkpoint.too_many")
+    entry = LiveCheckpoint(
+        epoch=change.epoch,
+        checkpoint_id=change.checkpoint_id,
+        manifest_sha256=change.manifest_sha256,
+        manifest_size_bytes=change.manifest_size_bytes,
+        parent_id=change.parent_id,
+        created_at_ms=state.at_ms,
+        append_id=append_id,
+    )
+    return _retire(msgspec.structs.replace(state, epoch=change.epoch, live=[*state.live, entry]), change.retire)
+
+
+def _settle(state: State, settled: Settlement | None) -> State:
+    if settled is None:
+        return state
+    if settled.epoch != state.epoch:
+        raise Conflict(f"epoch {settled.epoch} is not the newest, {state.epoch}", code="settlement.wrong_epoch")
+    committed = all(sink.status == "Committed" for sink in settled.sinks.values())
+    return msgspec.structs.replace(state, settled_epoch=settled.epoch) if committed else state
+
+
+def _retire(state: State, epochs: list[int]) -> State:
+    if not epochs:
+        return state
+    head = state.head
+    kept = {savepoint.epoch for savepoint in state.labels} | ({head.epoch} if head else set())
+    leaving = set(epochs)
+    if leaving & kept or not leaving <= {entry.epoch for entry in state.live}:
+        raise Conflict(
+            f"epochs {sorted(leaving)} cannot be retired: one is the head, labelled, or not live",
+            code="retire.not_allowed",
+        )
+    retired = [
+        RetiredCheckpoint(epoch=e.epoch, checkpoint_id=e.checkpoint_id, manifest_sha256=e.manifest_sha256)
+        for e in state.live
+        if e.epoch in leaving
+    ]
+    return msgspec.structs.replace(
+        state,
+        live=[entry for entry in state.live if entry.epoch not in leaving],
+        retired=[*state.retired, *retired],
+    )
+
+
+def _forget(state: State, epochs: list[int]) -> State:
+    """Drop epochs whose bytes are deleted; naming one that is already dropped is harmless."""
+    if not epochs:
+        return state
+    return msgspec.structs.replace(state, retired=[entry for entry in state.retired if entry.epoch not in epochs])
+
+
+def _apply_label(state: State, change: Label, append_id: str) -> State:
+    if state.find(change.epoch) is None:
+        raise NotFound(
+            f"epoch {change.epoch} is not a live checkpoint", code="checkpoint.not_found", hint="slackwater list URL"
+        )
+    if any(savepoint.label == change.label for savepoint in state.labels):
+        raise Conflict(
+            f"the label {change.label!r} is taken",
+            code="label.taken",
+            hint=f"slackwater savepoint delete URL {change.label}",
+        )
+    if len(state.labels) >= MAX_LABELS:
+        raise InvalidInput(f"a pipeline holds {MAX_LABELS} savepoints at the most", code="label.too_many")
+    savepoint = Savepoint(label=change.label, epoch=change.epoch, created_at_ms=state.at_ms, append_id=append_id)
+    return msgspec.structs.replace(state, labels=[*state.labels, savepoint])
+
+
+def _apply_unlabel(state: State, change: Unlabel) -> State:
+    labels = [savepoint for savepoint in state.labels if savepoint.label != change.label]
+    if len(labels) == len(state.labels):
+        raise NotFound(
+            f"there is no savepoint {change.label!r}", code="label.not_found", hint="slackwater savepoint list URL"
+        )
+    return msgspec.structs.replace(state, labels=labels)
+
+
+# --- bytes
+
+
+class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    body: msgspec.Raw
+    sha256: Sha256
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+_envelope_decoder = msgspec.json.Decoder(_Envelope)
+_version_decoder = msgspec.json.Decoder(_Versioned)
+_record_decoder = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """Encode a record with its own digest; one that could not be read again would end the log, and is refused."""
+    try:
+        body = msgspec.json.encode(record, order="sorted")
+        _record_decoder.decode(body)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise InvalidInput(f"record {record.number} could not be read again: {error}", code="log.unwritable") from None
+    return msgspec.json.encode(_Envelope(body=msgspec.Raw(body), sha256=hashlib.sha256(body).hexdigest()))
+
+
+def digest(data: bytes) -> str:
+    """Read the digest that a record carries of itself."""
+    return _envelope_decoder.decode(data).sha256
+
+
+def decode(data: bytes, *, number: int) -> Record:
+    """Decode the record that was stored under ``number``, or say that it is damaged."""
+    if len(data) > MAX_RECORD_BYTES:
+        raise _corrupt(number, "is larger than a record can be")
+    try:
+        envelope = _envelope_decoder.decode(data)
+        body = bytes(envelope.body)
+        if hashlib.sha256(body).hexdigest() != envelope.sha256:
+            raise _corrupt(number, "does not match its own digest")
+        version = _version_decoder.decode(body).version
+        if version != VERSION:
+            raise Unsupported(
+                f"record {number} has version {version}, this release reads {VERSION}",
+                code="log.unknown_version",
+                hint="use the release that wrote it, or a newer one",
+            )
+        record = _record_decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _corrupt(number, f"does not decode: {error}") from None
+    if record.number != number:
+        raise _corrupt(number, f"says that it is {record.number}")
+    return record
+
+
+def _corrupt(number: int, what: str) -> Corrupt:
+    return Corrupt(
+        f"the log record {number} {what}",
+        code="log.corrupt",
+        hint="keep the store as it is; restore log/ from a backup or a replica",
+        number=number,
+    )

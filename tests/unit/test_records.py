@@ -1,0 +1,202 @@
+"""Log records and ``apply``: what fits a state, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
+from slackwater.formats import records
+from slackwater.formats.records import Change, Claim, Label, Release, SinkStatus, State, Unlabel, apply
+from tests.golden.samples import APPENDS, FIRST, IDS, UID, checkpoint, entry, golden_records, seal, settlement, state
+
+CLAIM = Claim(uid=UID, driver="host:1")
+PENDING = SinkStatus(status="Pending")
+FAILED = SinkStatus(status="Failed", reason="no")
+COMMITTED = SinkStatus(status="Committed")
+# Epoch 2 is the head, settled; epoch 1 has a label.
+TWO = state(
+    epoch=2,
+    settled_epoch=2,
+    at_ms=2000,
+    live=[entry(1), entry(2)],
+    labels=[records.Savepoint(label="kept", epoch=1, created_at_ms=1500, append_id=APPENDS[6])],
+)
+
+
+def step(
+    before: State | None, change: Change, *, number: int = 5, append_id: str = APPENDS[7], at_ms: int = 9000
+) -> State:
+    return apply(before, change, number=number, append_id=append_id, at_ms=at_ms)
+
+
+def refusal(before: State | None, change: Change) -> SlackwaterError:
+    with pytest.raises(SlackwaterError) as caught:
+        step(before, change)
+    return caught.value
+
+
+def test_the_first_claim_makes_the_pipeline():
+    assert apply(None, CLAIM, number=1, append_id=APPENDS[0], at_ms=500) == FIRST
+
+
+def test_a_later_claim_keeps_the_uid_and_all_else_and_is_the_new_generation():
+    released = msgspec.structs.replace(TWO, release_append_id=APPENDS[3])
+    after = step(released, Claim(uid="0" * 32, driver="other"), number=9)
+    assert after == msgspec.structs.replace(
+        TWO, generation=9, claim_append_id=APPENDS[7], release_append_id=None, at_ms=9000
+    )
+
+
+def test_a_checkpoint_becomes_the_head_and_settles_the_one_before():
+    after = step(state(epoch=1, live=[entry(1)]), checkpoint(2), append_id=APPENDS[2], at_ms=2000)
+    assert after == state(epoch=2, settled_epoch=1, at_ms=2000, live=[entry(1), entry(2)])
+    assert after.head == entry(2)
+
+
+def test_a_checkpoint_retires_and_forgets_in_the_same_record():
+    gone = records.RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
+    before = msgspec.structs.replace(TWO, labels=[])
+    after = step(before, checkpoint(3, settled=None, retire=[1]))
+    assert [e.epoch for e in after.live] == [2, 3] and after.retired == [gone]
+    assert step(after, Release(generation=1, settled=settlement(3), deleted=[1, 99])).retired == []
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "code"),
+    [
+        (checkpoint(3, generation=2), Conflict, "driver.fenced"),
+        (checkpoint(3, generation=0), Conflict, "driver.fenced"),
+        (Release(generation=4, settled=None, deleted=[]), Conflict, "driver.fenced"),
+        (checkpoint(2, settled=None), Conflict, "checkpoint.not_next"),
+        (checkpoint(3, epoch=4, settled=None), Conflict, "checkpoint.not_next"),
+        (checkpoint(3, parent_id=None), Conflict, "checkpoint.not_next"),
+        (checkpoint(3, parent_id=IDS[1]), Conflict, "checkpoint.not_next"),
+        (checkpoint(3, settled=settlement(1)), Conflict, "settlement.wrong_epoch"),
+        (Release(generation=1, settled=settlement(3), deleted=[]), Conflict, "settlement.wrong_epoch"),
+        (checkpoint(3, retire=[3]), Conflict, "retire.not_allowed"),
+        (checkpoint(3, retire=[1]), Conflict, "retire.not_allowed"),
+        (checkpoint(3, retire=[2, 7]), Conflict, "retire.not_allowed"),
+        (Label(label="kept", epoch=2), Conflict, "label.taken"),
+        (Label(label="new", epoch=3), NotFound, "checkpoint.not_found"),
+        (Unlabel(label="new"), NotFound, "label.not_found"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused(change, kind, code):
+    error = refusal(TWO, change)
+    assert (type(error), error.code) == (kind, code)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [checkpoint(1), Label(label="a", epoch=1), Unlabel(label="a"), Release(generation=1, settled=None, deleted=[])],
+)
+def test_only_a_claim_fits_an_empty_log(change):
+    assert refusal(None, change).code == "pipeline.not_found"
+
+
+@pytest.mark.parametrize("statuses", [{"a": PENDING}, {"a": FAILED}, {"a": COMMITTED, "b": FAILED}])
+def test_C10_an_epoch_that_some_sink_has_not_committed_blocks_the_next(statuses):
+    before = state(epoch=1, live=[entry(1)])
+    assert refusal(before, checkpoint(2, settled=settlement(1, **statuses))).code == "checkpoint.unsettled"
+    assert refusal(before, checkpoint(2, settled=None)).code == "checkpoint.unsettled"
+    assert step(before, checkpoint(2, settled=settlement(1, a=COMMITTED, b=COMMITTED))).settled_epoch == 1
+
+
+def test_a_release_records_a_failure_and_leaves_the_epoch_unsettled():
+    before = state(epoch=1, live=[entry(1)])
+    after = step(before, Release(generation=1, settled=settlement(1, a=FAILED), deleted=[]))
+    assert (after.settled_epoch, after.release_append_id) == (0, APPENDS[7])
+    assert step(before, Release(generation=1, settled=settlement(1), deleted=[])).settled_epoch == 1
+
+
+def test_the_bounds_of_a_state_are_kept(monkeypatch):
+    monkeypatch.setattr(records, "MAX_LIVE", 2)
+    monkeypatch.setattr(records, "MAX_LABELS", 1)
+    assert refusal(TWO, checkpoint(3)).code == "checkpoint.too_many"
+    assert refusal(TWO, Label(label="second", epoch=2)).code == "label.too_many"
+
+
+def test_A9_epochs_order_checkpoints_whatever_the_clock_and_the_ids_say():
+    older = checkpoint(1, checkpoint_id="ffffffff-ffff-7fff-bfff-ffffffffffff")
+    newer = checkpoint(2, checkpoint_id="00000000-0000-7000-8000-000000000000", parent_id=older.checkpoint_id)
+    after = step(step(FIRST, older, at_ms=10**12), newer, at_ms=5)
+    assert after.head and after.head.checkpoint_id == newer.checkpoint_id
+
+
+def test_times_never_go_back():
+    after = step(step(FIRST, checkpoint(1), at_ms=8000), checkpoint(2), at_ms=10)
+    assert [e.created_at_ms for e in after.live] == [8000, 8000] and after.at_ms == 8000
+    assert step(after, Label(label="x", epoch=1), at_ms=0).labels[0].created_at_ms == 8000
+    assert step(after, CLAIM, at_ms=0).at_ms == 8000
+
+
+def test_a_state_has_the_append_that_made_claim_release_checkpoint_or_label():
+    assert all(TWO.has(append_id) for append_id in (APPENDS[0], APPENDS[1], APPENDS[2], APPENDS[6]))
+    assert not TWO.has(APPENDS[5])
+    assert step(TWO, Release(generation=1, settled=None, deleted=[])).has(APPENDS[7])
+
+
+def test_apply_changes_nothing_in_the_state_that_it_is_given():
+    before = msgspec.json.encode(TWO)
+    step(TWO, checkpoint(3, settled=None))
+    step(TWO, Label(label="x", epoch=2))
+    step(TWO, Unlabel(label="kept"))
+    assert msgspec.json.encode(TWO) == before
+
+
+@pytest.mark.parametrize("field", records.State.__struct_fields__)
+def test_A5_every_field_of_a_state_is_required(field):
+    body = msgspec.to_builtins(golden_records()["claim"])
+    del body["state"][field]
+    with pytest.raises(Corrupt) as caught:
+        records.decode(seal(msgspec.json.encode(body)), number=1)
+    assert caught.value.code == "log.corrupt"
+
+
+def test_A6_the_version_is_looked_at_before_the_rest():
+    with pytest.raises(Unsupported) as caught:
+        records.decode(seal(b'{"version":2,"number":"one"}'), number=1)
+    assert caught.value.code == "log.unknown_version"
+
+
+def test_A14_the_bytes_of_a_record_are_canonical():
+    data = records.encode(golden_records()["label"])
+    text = json.dumps(json.loads(data), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert data == text.encode()
+
+
+def test_a_record_too_large_is_refused_before_it_is_decoded(monkeypatch):
+    data = records.encode(golden_records()["claim"])
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", len(data) - 1)
+    with pytest.raises(Corrupt, match="larger"):
+        records.decode(data, number=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Claim(uid=UID, driver="d" * 201),
+        Claim(uid="upper CASE", driver="d"),
+        Label(label="", epoch=1),
+        Release(generation=1, settled=settlement(1, a=SinkStatus(status="Failed", reason="r" * 501)), deleted=[]),
+        Release(generation=1, settled=None, deleted=[-1]),
+    ],
+)
+def test_what_could_not_be_read_again_is_never_written(change):
+    record = msgspec.structs.replace(golden_records()["claim"], change=change)
+    with pytest.raises(InvalidInput) as caught:
+        records.encode(record)
+    assert caught.value.code == "log.unwritable"
+
+
+def test_a_state_as_large_as_it_may_be_fits_a_record():
+    live = [msgspec.structs.replace(entry(1), epoch=n + 2**52) for n in range(records.MAX_LIVE)]
+    labels = [
+        records.Savepoint(label="ü" * 200, epoch=2**52, created_at_ms=2**52, append_id=APPENDS[0])
+    ] * records.MAX_LABELS
+    retired = [records.RetiredCheckpoint(epoch=2**52, checkpoint_id=IDS[0], manifest_sha256="0" * 64)] * 1_000
+    record = msgspec.structs.replace(golden_records()["claim"], state=state(live=live, labels=labels, retired=retired))
+    assert len(records.encode(record)) <= records.MAX_RECORD_BYTES
