@@ -1,0 +1,279 @@
+"""Artifacts on their way between a working directory and the store, both ways."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from .errors import Corrupt, NotFound
+from .formats import batch
+from .formats.layout import ArtifactKind, artifact_key, batch_key, check_path
+from .formats.manifest import File, Manifest, Object, Operator, Partition, SourcePosition, all_files, decode_inline
+from .formats.plans import NewFile, plan_placement
+from .settings import Settings
+from .store import Store
+
+
+class CutFile(msgspec.Struct, frozen=True):
+    """One file of a cut: its path in the working directory, and its bytes or where they are now."""
+
+    path: str
+    source: Path | bytes
+    size_bytes: int
+
+
+class CutPartition(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition's state: a snapshot's files, then the deltas after it. ``path`` is the folder that holds them."""
+
+    partition: int
+    path: str
+    version: int
+    unique_id: str
+    snapshot: list[CutFile]
+    deltas: list[CutFile]
+
+    @property
+    def files(self) -> list[CutFile]:
+        return [*self.snapshot, *self.deltas]
+
+
+class CutOperator(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    operator_id: int
+    operator_name: str
+    store: str
+    partitions: list[CutPartition]
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """One consistent point of a stream. State files never change under their names; ``files`` may."""
+
+    micro_batch: int
+    watermark_ms: int
+    sources: dict[str, SourcePosition]
+    operators: list[CutOperator]
+    files: list[CutFile]
+
+
+class Held(msgspec.Struct, frozen=True):
+    """Where stored bytes of a file are: at an offset of an object, or (offset None) in a batch under its path."""
+
+    object: Object
+    offset: int | None
+    sha256: str
+    size_bytes: int
+
+
+# Files by path that a checkpoint holds in objects, which its child may reference. Inline files are carried instead.
+Holdings = Mapping[str, Held]
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a manifest that says where everything is."""
+
+    operators: dict[str, Operator]
+    files: list[File]
+    objects: list[Object]
+    total_size_bytes: int
+    new_bytes: int
+    new_files: int
+    new_file_bytes: int
+    holdings: dict[str, Held]
+
+
+def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, settings: Settings) -> Stored:
+    """Put what the parent does not hold, concurrently, and say where every file of the cut is."""
+    groups = {partition.path: (op.name, partition) for op in cut.operators for partition in op.partitions}
+    state = [(file, partition.path) for _, partition in groups.values() for file in partition.files]
+    sources = {file.path: file for file in (*cut.files, *(file for file, _ in state))}
+    new = [NewFile(file.path, file.size_bytes, None) for file in cut.files]
+    new += [NewFile(file.path, file.size_bytes, group) for file, group in state if file.path not in parent]
+    placement = plan_placement(new, settings)
+
+    def put_batch(number: int, paths: list[str]) -> dict[str, Held]:
+        key = batch_key(checkpoint_id, number)
+        data = batch.encode({path: _read(sources[path]) for path in paths})
+        stored = Object(key=key, kind="batch", sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+        index = batch.decode_index(data)
+        store.put(key, data)
+        return {path: Held(stored, None, index[path].sha256, index[path].size_bytes) for path in paths}
+
+    def put_object(group: str, paths: list[str]) -> dict[str, Held]:
+        operator, partition = groups[group]
+        kind: ArtifactKind = "snap" if any(file.path in paths for file in partition.snapshot) else "delta"
+        key = artifact_key(checkpoint_id, operator, partition.partition, kind)
+        buffers = [_read(sources[path]) for path in paths]
+        stored = Object(key=key, kind="object", sha256=None, size_bytes=sum(map(len, buffers)))
+        held, offset = {}, 0
+        for path, data in zip(paths, buffers, strict=True):
+            held[path] = Held(stored, offset, hashlib.sha256(data).hexdigest(), len(data))
+            offset += len(data)
+        store.put(key, buffers)
+        return held
+
+    jobs = [partial(put_batch, number, paths) for number, paths in enumerate(placement.batches)]
+    jobs += [partial(put_object, group, paths) for group, paths in placement.objects.items()]
+    holdings = {file.path: parent[file.path] for file, _ in state if file.path in parent}
+    for held in in_parallel(jobs, settings.concurrency):
+        holdings.update(held)
+    inline = {path: _read(sources[path]) for path in placement.inline}
+    # A file that went in and is not in the manifest would restore as an empty partition: refuse to go on.
+    if lost := sources.keys() - holdings.keys() - inline.keys():
+        raise Corrupt(f"{len(lost)} captured files were not stored, {min(lost)} among them", code="artifact.lost")
+    stored = _describe(cut, holdings, inline, sources)
+    new_bytes = sum(entry.size_bytes for entry in stored.objects if f"/{checkpoint_id}/" in entry.key)
+    placed = [file.size_bytes for file in new if file.group is not None]
+    return msgspec.structs.replace(stored, new_bytes=new_bytes, new_files=len(placed), new_file_bytes=sum(placed))
+
+
+def _describe(cut: Cut, holdings: dict[str, Held], inline: dict[str, bytes], sources: dict[str, CutFile]) -> Stored:
+    objects = sorted({held.object.key: held.object for held in holdings.values()}.items())
+    numbers = {key: number for number, (key, _) in enumerate(objects)}
+
+    def describe(file: CutFile) -> File:
+        if file.path in inline:
+            data = inline[file.path]
+            return File(
+                path=file.path,
+                sha256=hashlib.sha256(data).hexdigest(),
+                size_bytes=len(data),
+                inline=base64.b64encode(data).decode(),
+            )
+        held = holdings[file.path]
+        return File(
+            path=file.path,
+            sha256=held.sha256,
+            size_bytes=held.size_bytes,
+            object=numbers[held.object.key],
+            offset=held.offset,
+        )
+
+    def batched(file: CutFile) -> bool:
+        return file.path in holdings and holdings[file.path].offset is None
+
+    operators = {
+        op.name: Operator(
+            operator_id=op.operator_id,
+            operator_name=op.operator_name,
+            store=op.store,
+            size_bytes=sum(file.size_bytes for partition in op.partitions for file in partition.files),
+            partitions=[
+                Partition(
+                    partition=partition.partition,
+                    path=partition.path,
+                    kind="delta" if partition.deltas else "snap",
+                    version=partition.version,
+                    unique_id=partition.unique_id,
+                    size_bytes=sum(file.size_bytes for file in partition.files),
+                    files=[describe(file) for file in partition.files if not batched(file)],
+                )
+                for partition in op.partitions
+            ],
+        )
+        for op in cut.operators
+    }
+    return Stored(
+        operators=operators,
+        files=[describe(file) for file in cut.files],
+        objects=[entry for _, entry in objects],
+        total_size_bytes=sum(file.size_bytes for file in sources.values()),
+        new_bytes=0,
+        new_files=0,
+        new_file_bytes=0,
+        holdings=holdings,
+    )
+
+
+def _read(file: CutFile) -> bytes:
+    try:
+        data = file.source if isinstance(file.source, bytes) else file.source.read_bytes()
+    except FileNotFoundError:
+        raise NotFound(f"{file.path} has gone from the working directory", code="artifact.gone") from None
+    if len(data) != file.size_bytes:
+        raise Corrupt(f"{file.path} has changed while it was captured", code="artifact.changed")
+    return data
+
+
+def get_artifacts(
+    store: Store, manifest: Manifest, settings: Settings, write: Callable[[str, bytes], None]
+) -> Holdings:
+    """Get every file of a checkpoint, verified, and hand each to ``write``; return what a child may reference."""
+    folders = tuple(f"{p.path}/" for op in manifest.operators.values() for p in op.partitions)
+    named = {file.path: file for file in all_files(manifest)}
+    holdings: dict[str, Held] = {}
+
+    def get_batch(stored: Object) -> None:
+        for path, data, sha256 in read_batch(store, stored):
+            file = named.get(check_path(path))
+            mine = file is not None and file.object is not None and manifest.objects[file.object].key == stored.key
+            if mine or (file is None and path.startswith(folders)):
+                holdings[path] = Held(stored, None, sha256, len(data))
+                write(path, data)
+
+    def get_file(file: File) -> None:
+        if file.object is None:
+            write(file.path, decode_inline(file))
+        else:
+            holdings[file.path] = Held(manifest.objects[file.object], file.offset, file.sha256, file.size_bytes)
+            write(file.path, read_range(store, manifest.objects[file.object], file))
+
+    jobs = [partial(get_batch, stored) for stored in manifest.objects if stored.kind == "batch"]
+    jobs += [partial(get_file, file) for file in named.values() if file.object is None or file.offset is not None]
+    in_parallel(jobs, settings.concurrency)
+    missing = [f.path for f in named.values() if f.object is not None and f.path not in holdings]
+    if missing:
+        raise Corrupt(f"{missing[0]} is not in the batch that the manifest names", code="artifact.missing")
+    return holdings
+
+
+def read_batch(store: Store, stored: Object) -> Iterator[tuple[str, bytes, str]]:
+    """Read a whole batch, verified: path, bytes and SHA-256 of each entry."""
+    data = store.get(stored.key, max_bytes=stored.size_bytes)
+    if len(data) != stored.size_bytes or hashlib.sha256(data).hexdigest() != stored.sha256:
+        raise damaged(stored.key)
+    for path, entry in batch.decode_index(data).items():
+        yield path, batch.decode_entry(entry, data[entry.offset : entry.offset + entry.stored_bytes]), entry.sha256
+
+
+def read_range(store: Store, stored: Object, file: File) -> bytes:
+    """Read one file out of a partition's object, verified."""
+    data = store.get(stored.key, offset=file.offset or 0, size=file.size_bytes)
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise damaged(stored.key)
+    return data
+
+
+def damaged(key: str) -> Corrupt:
+    return Corrupt(
+        f"the object {key} is damaged: its SHA-256 is not the one in the manifest",
+        code="artifact.damaged",
+        hint="slackwater verify URL --read-data names every damaged object and each checkpoint that needs it",
+        key=key,
+    )
+
+
+T = TypeVar("T")
+
+
+def in_parallel(jobs: Iterable[Callable[[], T]], concurrency: int) -> list[T]:
+    """Run the jobs, a bounded number at once, and return every result; the first error ends it.
+
+    With a concurrency of 1 they run here, one by one, which keeps a simulation deterministic.
+    """
+    jobs = list(jobs)
+    if concurrency == 1 or len(jobs) <= 1:
+        return [job() for job in jobs]
+    with ThreadPoolExecutor(min(concurrency, len(jobs)), thread_name_prefix="slackwater-io") as pool:
+        futures = [pool.submit(job) for job in jobs]
+        try:
+            return [future.result() for future in futures]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise

@@ -1,0 +1,252 @@
+"""Forward: make a captured cut a checkpoint that counts.
+
+put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
+
+``recovery.py`` is this page mirrored. What a crash right after each step means is in ``docs/spec/log.md``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from .artifacts import Cut, Holdings, Stored, put_artifacts
+from .errors import Conflict, SlackwaterError
+from .failpoints import reach
+from .formats import manifest as manifests
+from .formats.layout import LATEST, manifest_key
+from .formats.manifest import Manifest, SinkOutput
+from .formats.plans import plan_retire
+from .formats.records import MAX_REASON, Checkpoint, Release, Settlement, SinkStatus, State
+from .log import Log
+from .settings import Settings
+from .store import Store
+from .world import World
+
+
+class CommittingSink(Protocol):
+    """What the protocol asks of a sink; ``docs/spec/sinks.md`` says what it must hold to."""
+
+    def bind(self, pipeline: str, sink: str, uid: str) -> None:
+        """Take the identity under which epochs are remembered; refuse output that knows another uid."""
+        ...
+
+    def epoch(self) -> int:
+        """Tell the newest epoch that was committed under this identity, 0 for none."""
+        ...
+
+    def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
+        """Make staged output visible in one atomic step with the epoch; ignore an epoch that was passed."""
+        ...
+
+    def staged(self) -> list[str]:
+        """List the attempts whose staged output is there and not committed."""
+        ...
+
+    def discard(self, attempts: Iterable[str]) -> None: ...
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """What the sinks have staged for one epoch, under the id that its checkpoint will have."""
+
+    checkpoint_id: str
+    outputs: dict[str, SinkOutput]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What one checkpoint was and cost. ``new_files`` are the state files that it stored, before they were packed."""
+
+    epoch: int
+    checkpoint_id: str
+    micro_batch: int
+    new_files: int
+    new_file_bytes: int
+    new_bytes: int
+    full_bytes: int
+    durations_ms: dict[str, int]
+    requests: dict[str, int]
+
+
+class Checkpointer:
+    """A driver's hand on its pipeline: one epoch after the other."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        log: Log,
+        world: World,
+        settings: Settings,
+        pipeline: str,
+        pipeline_hash: str,
+        sinks: Mapping[str, CommittingSink],
+        holdings: Holdings,
+        settlement: Settlement | None,
+    ) -> None:
+        self._store, self._log, self._world, self._settings = store, log, world, settings
+        self._pipeline, self._pipeline_hash, self._sinks = pipeline, pipeline_hash, sinks
+        self._holdings = holdings
+        # How the newest epoch was settled: it goes into the next record.
+        self._settlement = settlement
+        self._deleted: list[int] = []
+        self.generation = self.state.generation
+
+    @property
+    def state(self) -> State:
+        """The newest state that this driver knows; there is one, because a driver has claimed."""
+        return cast(State, self._log.state)
+
+    def checkpoint(self, cut: Cut, attempt: Attempt) -> Report:
+        """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""
+        before, clock = self._store.requests.snapshot(), _Stopwatch(self._world)
+        reach("artifacts.before")
+        stored = put_artifacts(self._store, cut, attempt.checkpoint_id, self._holdings, self._settings)
+        reach("artifacts.after")
+        clock.lap("artifacts")
+        document = self._draw_up(cut, attempt, stored)
+        data = manifests.encode(document)
+        reach("manifest.before")
+        self._store.put(manifest_key(attempt.checkpoint_id), data)
+        reach("manifest.after")
+        clock.lap("manifest")
+        reach("append.before")
+        self._append(document, data)
+        reach("append.after")
+        clock.lap("append")
+        self._holdings = stored.holdings
+        self._settlement = commit_sinks(document, self._sinks)
+        clock.lap("commit")
+        reach("latest.before")
+        self._store.put(LATEST, attempt.checkpoint_id.encode())
+        reach("latest.after")
+        clock.lap("latest")
+        requests = msgspec.structs.asdict(self._store.requests.snapshot() - before)
+        new_bytes = stored.new_bytes + len(data)
+        self._settlement = msgspec.structs.replace(
+            self._settlement,
+            durations_ms=clock.laps_ms,
+            requests=requests,
+            new_bytes=new_bytes,
+            full_bytes=document.total_size_bytes,
+        )
+        return Report(
+            epoch=document.epoch,
+            checkpoint_id=attempt.checkpoint_id,
+            micro_batch=cut.micro_batch,
+            new_files=stored.new_files,
+            new_file_bytes=stored.new_file_bytes,
+            new_bytes=new_bytes,
+            full_bytes=document.total_size_bytes,
+            durations_ms=clock.laps_ms,
+            requests=requests,
+        )
+
+    def note_deleted(self, epochs: Iterable[int]) -> None:
+        """Say with the next record that the bytes of these retired epochs are gone."""
+        self._deleted = sorted({*self._deleted, *epochs})
+
+    def release(self, failure: SinkFailed | None = None) -> None:
+        """End this generation on record; a sink that could not commit the newest epoch is named with the reason."""
+        settled = failure.settlement if failure else self._settlement
+        reach("release.before")
+        self._log.append(
+            lambda state, retry: Release(generation=self.generation, settled=settled, deleted=self._deleted),
+            generation=self.generation,
+        )
+        reach("release.after")
+
+    def _draw_up(self, cut: Cut, attempt: Attempt, stored: Stored) -> Manifest:
+        state = self.state
+        return Manifest(
+            version=manifests.VERSION,
+            checkpoint_id=attempt.checkpoint_id,
+            epoch=state.epoch + 1,
+            parent_id=state.head.checkpoint_id if state.head else None,
+            pipeline=self._pipeline,
+            uid=state.uid,
+            created_at_ms=self._world.now_ms(),
+            micro_batch=cut.micro_batch,
+            watermark_ms=cut.watermark_ms,
+            pipeline_hash=self._pipeline_hash,
+            source_names=list(cut.sources),
+            sink_names=list(attempt.outputs),
+            source_offsets=cut.sources,
+            sinks=attempt.outputs,
+            operators=stored.operators,
+            files=stored.files,
+            objects=stored.objects,
+            total_size_bytes=stored.total_size_bytes,
+        )
+
+    def _append(self, document: Manifest, data: bytes) -> None:
+        sha256, settled, deleted = hashlib.sha256(data).hexdigest(), self._settlement, self._deleted
+
+        def decide(state: State | None, retry: bool) -> Checkpoint:
+            # Retirement is computed anew on each state: a label may have come in between.
+            return Checkpoint(
+                generation=self.generation,
+                epoch=document.epoch,
+                checkpoint_id=document.checkpoint_id,
+                manifest_sha256=sha256,
+                manifest_size_bytes=len(data),
+                parent_id=document.parent_id,
+                settled=settled,
+                retire=plan_retire(state, self._settings.keep_last) if state else [],
+                deleted=deleted,
+            )
+
+        self._log.append(decide, generation=self.generation)
+        self._settlement, self._deleted = None, []
+
+
+class SinkFailed(SlackwaterError):
+    """A sink did not commit an epoch that counts; the next start drives it again."""
+
+    def __init__(self, name: str, settled: Settlement, cause: Exception) -> None:
+        # Only our own words go on record: a foreign message may hold credentials.
+        reason = str(cause) if isinstance(cause, SlackwaterError) else type(cause).__name__
+        super().__init__(
+            f"the sink {name!r} did not commit epoch {settled.epoch}: {reason}",
+            code="sink.commit_failed",
+            hint="mend the cause and start again: the epoch counts, and the start commits it first",
+        )
+        self.exit_code = getattr(cause, "exit_code", 1)
+        failed = SinkStatus(status="Failed", reason=reason[:MAX_REASON])
+        self.settlement = msgspec.structs.replace(settled, sinks={**settled.sinks, name: failed})
+
+
+def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Settlement:
+    """Commit the epoch in every sink, one after the other; a second time does nothing."""
+    settled = Settlement(
+        epoch=document.epoch,
+        sinks={name: SinkStatus(status="Pending") for name in document.sinks},
+        durations_ms={},
+        requests={},
+        new_bytes=0,
+        full_bytes=0,
+    )
+    for name, output in document.sinks.items():
+        try:
+            reach("commit.before")
+            sinks[name].commit(output.descriptors, document.epoch)
+            reach("commit.after")
+        except Conflict:
+            raise
+        except Exception as error:
+            raise SinkFailed(name, settled, error) from error
+        settled.sinks[name] = SinkStatus(status="Committed")
+    return settled
+
+
+class _Stopwatch:
+    def __init__(self, world: World) -> None:
+        self._world, self._last = world, world.monotonic()
+        self.laps_ms: dict[str, int] = {}
+
+    def lap(self, name: str) -> None:
+        now = self._world.monotonic()
+        self.laps_ms[name] = round(1000 * (now - self._last))
+        self._last = now

@@ -1,0 +1,139 @@
+"""The log: read the newest record, append the next one. Rules 1 to 3 of the protocol are here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from .formats import records
+from .formats.layout import LOG, RecordKey, parse_key, record_key
+from .formats.records import Change, Record, State
+from .settings import Settings
+from .store import Store
+from .world import World
+
+# Chosen anew on every try: what to append on this state, or None when there is nothing left to do.
+Decide = Callable[[State | None, bool], Change | None]
+
+_MAX_READS = 100
+
+
+class Log:
+    """One writer's view of the log. ``state`` is the newest state that this writer knows."""
+
+    def __init__(self, store: Store, world: World, settings: Settings) -> None:
+        self._store = store
+        self._world = world
+        self._settings = settings
+        self._newest: Record | None = None
+        self._newest_sha256: str | None = None
+
+    @property
+    def state(self) -> State | None:
+        return self._newest.state if self._newest else None
+
+    @property
+    def number(self) -> int:
+        return self._newest.number if self._newest else 0
+
+    def read(self) -> State | None:
+        """Read the newest state; None is an empty log.
+
+        Rule 1: list, get the highest, list again. The second list is there because a record may have been trimmed, and
+        its number created again by a writer that slept, between the first list and the get.
+        """
+        for _ in range(_MAX_READS):
+            number = self._highest_after(self.number)
+            if number is None:
+                return self.state
+            try:
+                data = self._store.get(record_key(number), max_bytes=records.MAX_RECORD_BYTES)
+            except NotFound:
+                continue
+            if self._highest_after(number) is None:
+                self._newest, self._newest_sha256 = records.decode(data, number=number), records.digest(data)
+                return self.state
+        raise Unavailable("the log grows faster than it can be read", code="log.busy", hint="try again")
+
+    def append(self, decide: Decide, *, generation: int | None = None) -> State:
+        """Append what ``decide`` chooses, and return the state that has it.
+
+        Rule 2: one append id for all tries; a change that the newest state already has is done; one that does not fit a
+        state freshly read is refused. Rule 3: after a create, list once more. A driver gives its ``generation``, and is
+        refused as soon as it is no longer the current one, even if its change has counted.
+        """
+        append_id = self._world.random_id()
+        deadline = self._world.monotonic() + self._settings.total_timeout_s
+        fresh, pause_s = self._newest is None, 0.0
+        stale = fresh
+        while True:
+            try:
+                if stale:
+                    self.read()
+                    fresh = True
+                state = self.state
+                if state is not None and generation is not None:
+                    records.require_current(state, generation)
+                if state is not None and state.has(append_id):
+                    return state
+                change = decide(state, pause_s > 0)
+                if change is None and state is not None:
+                    return state
+                if change is not None and self._create(change, append_id):
+                    return cast(State, self.state)
+            except Unavailable:
+                # The create may have landed, or may still land: only the log can tell.
+                if self._world.monotonic() >= deadline:
+                    raise
+            except SlackwaterError:
+                # What I knew may be old news: refuse only what does not fit a state freshly read.
+                if fresh:
+                    raise
+            if self._world.monotonic() >= deadline:
+                raise Unavailable("the log is too busy to append to", code="log.busy", hint="try again")
+            self._world.sleep(pause_s)
+            pause_s = min(2 * pause_s + 0.02, 2.0)
+            stale = True
+
+    @contextmanager
+    def unless_fenced(self, generation: int) -> Iterator[None]:
+        """Tell missing or damaged objects from those that a newer driver has retired: that one is a conflict."""
+        try:
+            yield
+        except (NotFound, Corrupt):
+            if (state := self.read()) is not None:
+                records.require_current(state, generation)
+            raise
+
+    def _create(self, change: Change, append_id: str) -> bool:
+        """Create the next record; True when it is there and the newest."""
+        number = self.number + 1
+        record = Record(
+            version=records.VERSION,
+            number=number,
+            append_id=append_id,
+            previous_sha256=self._newest_sha256,
+            change=change,
+            state=records.apply(self.state, change, number=number, append_id=append_id, at_ms=self._world.now_ms()),
+        )
+        data = records.encode(record)
+        if len(data) > records.MAX_RECORD_BYTES:
+            raise InvalidInput("the pipeline's state has outgrown a record", code="log.state_too_large")
+        if not self._store.create(record_key(number), data) or self._highest_after(number) is not None:
+            return False
+        self._newest, self._newest_sha256 = record, records.digest(data)
+        return True
+
+    def _highest_after(self, number: int) -> int | None:
+        listed = self._store.list(LOG, after=record_key(number) if number else None)
+        numbers = []
+        for entry in listed:
+            try:
+                key = parse_key(entry.key)
+            except SlackwaterError:
+                continue  # A stray file in the folder is not a record, and decides nothing.
+            if isinstance(key, RecordKey) and key.number > number:
+                numbers.append(key.number)
+        return max(numbers, default=None)

@@ -1,0 +1,102 @@
+"""Retention: delete what the log has retired, and sweep what crashed attempts left.
+
+The record comes first, the deletes after it, manifests last. What leaves is planned in ``formats/plans.py`` and retired
+with a checkpoint's own record; a crash in between repeats the deletes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+
+from .artifacts import in_parallel
+from .checkpointer import CommittingSink
+from .errors import Corrupt, NotFound
+from .failpoints import reach
+from .formats import manifest as manifests
+from .formats.layout import LATEST, manifest_key, parse_key
+from .formats.manifest import references
+from .formats.records import LiveCheckpoint, RetiredCheckpoint, State
+from .recovery import Survey
+from .settings import Settings
+from .store import Store
+
+
+class References:
+    """The objects that each checkpoint needs; manifests never change, so each is read once."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._known: dict[str, frozenset[str]] = {}
+
+    def of(self, entry: LiveCheckpoint | RetiredCheckpoint) -> frozenset[str]:
+        known = self._known.get(entry.checkpoint_id)
+        if known is None:
+            data = self._store.get(manifest_key(entry.checkpoint_id), max_bytes=manifests.MAX_MANIFEST_BYTES)
+            manifest = manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
+            known = self._known[entry.checkpoint_id] = references(manifest)
+        return known
+
+    def of_live(self, state: State) -> set[str]:
+        jobs = [partial(self.of, entry) for entry in state.live]
+        live: set[str] = set().union(*in_parallel(jobs, self._settings.concurrency))
+        ids = _ids(state)
+        self._known = {checkpoint_id: keys for checkpoint_id, keys in self._known.items() if checkpoint_id in ids}
+        return live
+
+
+def delete_retired(store: Store, state: State, references: References) -> list[int]:
+    """Delete the bytes of retired checkpoints that no live one needs; return the epochs that are gone for good."""
+    if not state.retired:
+        return []
+    live = references.of_live(state)
+    reach("delete.before")
+    doomed: set[str] = set()
+    for entry in state.retired:
+        # Manifests go last: without it, everything of this checkpoint is gone already.
+        with suppress(NotFound):
+            doomed |= references.of(entry) - live
+    store.delete(sorted(doomed))
+    reach("delete.between")
+    store.delete([manifest_key(entry.checkpoint_id) for entry in state.retired])
+    reach("delete.after")
+    return [entry.epoch for entry in state.retired]
+
+
+def sweep(
+    store: Store, state: State, survey: Survey, sinks: Mapping[str, CommittingSink], references: References
+) -> int:
+    """Delete, of what was there before the claim, what no checkpoint names; return how many things went."""
+    ids = _ids(state)
+    kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in ids)}
+    strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
+    if strays:
+        needed = references.of_live(state)
+        for entry in state.retired:
+            # The deleter's, who records that they are gone.
+            with suppress(NotFound):
+                needed |= references.of(entry)
+        strays = [key for key in strays if key not in needed]
+    reach("sweep.before")
+    store.delete(strays)
+    count = len(strays)
+    for name, attempts in survey.attempts.items():
+        abandoned = [attempt for attempt in attempts if attempt not in ids]
+        sinks[name].discard(abandoned)
+        count += len(abandoned)
+    reach("sweep.after")
+    return count
+
+
+def _ids(state: State) -> set[str]:
+    return {entry.checkpoint_id for entry in state.live} | {entry.checkpoint_id for entry in state.retired}
+
+
+def _is_ours(key: str) -> bool:
+    """A file that somebody else put into the folder is not ours to delete."""
+    try:
+        parse_key(key)
+    except Corrupt:
+        return False
+    return True
