@@ -1,0 +1,1 @@
+"""Spark: its working directory captured and hydrated, its session checked, its Java found."""

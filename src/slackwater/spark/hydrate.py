@@ -1,0 +1,122 @@
+"""Hydrate: a checkpoint → a fresh working directory that Spark goes on from."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from ..artifacts import Cut, Holdings
+from ..errors import Corrupt, InvalidInput, Unavailable
+from ..formats.layout import check_path
+from ..formats.manifest import Manifest
+from ..recovery import restore
+from ..settings import Settings
+from ..store import Store
+from .capture import capture
+from .checkpoint_files import OperatorMetadata, decode_operator
+
+_NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
+
+
+def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> Holdings:
+    """Write a checkpoint's files, each verified, below ``directory``, and check that Spark will find all that it needs.
+
+    The directory must be new or empty. After an error it is gone.
+    """
+    try:
+        directory = directory.absolute()
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.iterdir()):
+            raise InvalidInput(
+                f"{directory} is not empty, and Spark would mix what it finds there with the checkpoint",
+                code="hydrate.not_empty",
+                hint="name a directory that does not exist yet",
+            )
+    except OSError as error:
+        raise _unwritable(directory, error) from error
+    try:
+        holdings = restore(store, manifest, settings, _Writer(directory).write)
+        check_structure(directory, manifest)
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _unwritable(directory, error) from error
+        raise
+    return holdings
+
+
+def check_structure(directory: Path, manifest: Manifest) -> Cut:
+    """Resolve a hydrated directory as capture does, and see that it holds the manifest's state, all of it."""
+    cut = capture(directory, manifest.micro_batch)
+    found = {
+        operator.name: [
+            (p.partition, p.path, p.version, p.unique_id, sum(file.size_bytes for file in p.files))
+            for p in operator.partitions
+        ]
+        for operator in cut.operators
+    }
+    named = {
+        name: [(p.partition, p.path, p.version, p.unique_id, p.size_bytes) for p in operator.partitions]
+        for name, operator in manifest.operators.items()
+    }
+    if found != named:
+        wrong = min(name for name in found.keys() | named.keys() if found.get(name) != named.get(name))
+        raise Corrupt(
+            f"the state of {wrong} that was restored is not what checkpoint {manifest.checkpoint_id} names",
+            code="hydrate.state_differs",
+            hint="slackwater verify URL --read-data",
+        )
+    if {file.path for file in cut.files} != {file.path for file in manifest.files}:
+        raise Corrupt(
+            f"the files that were restored are not those that checkpoint {manifest.checkpoint_id} names",
+            code="hydrate.files_differ",
+            hint="slackwater verify URL --read-data",
+        )
+    return cut
+
+
+class _Writer:
+    """Writes below one directory that nobody else has. Called from many threads."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, path: str, data: bytes) -> None:
+        if _NAMES_SCHEMAS.fullmatch(check_path(path)):
+            data = move_schema_paths(data, path, f"file:{self._directory}")
+        target = self._directory / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+def move_schema_paths(data: bytes, path: str, root: str) -> bytes:
+    """Point an operator's metadata at schema files below another root; all else stays byte for byte.
+
+    Spark writes these paths in full, so that a directory that was moved does not start.
+    """
+    moved: list[str] = []
+    for old in _schema_paths(decode_operator(data, path)):
+        # The old root may hold such a folder too, so it ends before the last one.
+        _, folder, rest = old.rpartition(f"/{path.partition('/_metadata/')[0]}/")
+        if not folder:
+            raise Corrupt(f"{path} names a schema outside of its own folder: {old[:200]}", code="hydrate.schema_path")
+        moved.append(f"{root}{folder}{rest}")
+        data = data.replace(msgspec.json.encode(old), msgspec.json.encode(moved[-1]))
+    if _schema_paths(decode_operator(data, path)) != moved:
+        raise Corrupt(f"{path} writes the path of a schema in a way that cannot be moved", code="hydrate.schema_path")
+    return data
+
+
+def _schema_paths(operator: OperatorMetadata) -> list[str]:
+    return [path for store in operator.stores for path in store.schema_paths]
+
+
+def _unwritable(directory: Path, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"{directory} cannot be written: {error.strerror}",
+        code="hydrate.unwritable",
+        hint="see that this user may write there, and that the disk has room",
+    )
