@@ -1,0 +1,44 @@
+"""Slackwater: checkpoints that can be trusted for PySpark streaming pipelines."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from .pipeline.sinks.delta import DeltaSink
+    from .pipeline.sinks.files import FileSink
+    from .pipeline.writer import writeStream
+    from .spark.session import session
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Conflict",
+    "Corrupt",
+    "DeltaSink",
+    "FileSink",
+    "InvalidInput",
+    "NotFound",
+    "SlackwaterError",
+    "Unavailable",
+    "Unsupported",
+    "session",
+    "writeStream",
+]
+
+# Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake.
+_LAZY = {
+    "DeltaSink": ".pipeline.sinks.delta",
+    "FileSink": ".pipeline.sinks.files",
+    "session": ".spark.session",
+    "writeStream": ".pipeline.writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,202 @@
+"""Staged Parquet: what both file-based sinks leave behind, durable but invisible, before they commit.
+
+Spark's executors write the data; the driver makes it durable, counts it and describes it. A ticket, made before the
+data and removed before the commit, tells which attempts are staged only: nothing that was committed is ever discarded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...artifacts import in_parallel
+from ...errors import Corrupt, InvalidInput
+from ...formats.ids import CheckpointId, Count, parse_checkpoint_id
+from ...formats.layout import check_path, format_name
+from ...store import Listed, Store
+from .target import CONCURRENCY, Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+HOME = "_slackwater/"
+_FOOTER_GUESS_BYTES = 64 * 1024
+# What is written must mean the same to every reader, whatever the session says about older ones.
+_PARQUET_AS_ALL_READ_IT = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.parquet.writeLegacyFormat": "false",
+}
+
+
+class StagedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One Parquet file, by its path below the target."""
+
+    path: str
+    size_bytes: Count
+    rows: Count
+
+
+class Staged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A descriptor: what one ``stage`` left. ``schema`` is Spark's own JSON, without the columns' metadata."""
+
+    attempt: CheckpointId
+    files: list[StagedFile]
+    schema: dict[str, Any]
+
+
+def format_tag(uid: str, sink: str) -> str:
+    """Format what keeps the files of two sinks apart in one folder: an attempt's id is the same in both."""
+    return hashlib.sha256(f"{uid}/{sink}".encode()).hexdigest()[:8]
+
+
+class Staging:
+    """The attempts that one sink of one pipeline has staged in a target: data below ``data``, tickets at home."""
+
+    def __init__(self, target: Target, uid: str, sink: str, data: str | None = None) -> None:
+        self._target, self._store = target, target.store
+        self.home = f"{HOME}{format_name(uid)}/{format_name(sink)}/"
+        self._data = data or f"{self.home}data/"
+        self._tickets = f"{self.home}staged/"
+
+    def folder(self, attempt: str) -> str:
+        return f"{self._data}{parse_checkpoint_id(attempt)}/"
+
+    def tick(self, attempt: str) -> None:
+        """Note that the attempt is about to have staged data."""
+        self._store.create(self._tickets + parse_checkpoint_id(attempt), b"")
+
+    def untick(self, attempts: Iterable[str]) -> None:
+        """Say that these attempts count. Durable: a ticket that came back could cost committed data."""
+        self._store.delete([self._tickets + parse_checkpoint_id(attempt) for attempt in attempts])
+        self._target.sync(self._tickets)
+
+    def staged(self) -> list[str]:
+        """List the attempts with a ticket; what somebody else put into the folder is not ours."""
+        attempts: list[str] = []
+        for listed in self._store.list(self._tickets):
+            with suppress(InvalidInput):
+                attempts.append(parse_checkpoint_id(listed.key.removeprefix(self._tickets)))
+        return attempts
+
+    def discard(self, attempts: Iterable[str]) -> None:
+        """Delete what these attempts staged, if they are staged only; then their tickets."""
+        wanted = {parse_checkpoint_id(attempt) for attempt in attempts}
+        # A ticket stays while its data does: the next start then tries again.
+        gone = [attempt for attempt in sorted(wanted & set(self.staged())) if self._target.clear(self.folder(attempt))]
+        self._store.delete([self._tickets + attempt for attempt in gone])
+
+    def write(self, frame: DataFrame, attempt: str) -> dict[str, Any]:
+        """Let the executors write the frame in one action; describe what is durable then."""
+        # A folder of its own: one attempt may stage several frames.
+        folder = f"{self.folder(attempt)}{secrets.token_hex(4)}/"
+        self._target.make(folder.rsplit("/", 2)[0])
+        with _session_settings(frame.sparkSession, _PARQUET_AS_ALL_READ_IT):
+            writer = frame.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+            writer.parquet(self._target.for_spark(folder))
+        listed = self._store.list(folder)
+        parts = [entry for entry in listed if _is_data(entry.key)]
+        rows = in_parallel([lambda entry=entry: _count_rows(self._store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
+        files = [
+            StagedFile(path=entry.key, size_bytes=entry.size_bytes, rows=count)
+            for entry, count in zip(parts, rows, strict=True)
+            if count
+        ]
+        if files:
+            kept = {file.path for file in files}
+            self._store.delete([entry.key for entry in listed if entry.key not in kept])
+            self._target.sync(folder, kept)
+        else:
+            self._target.clear(folder)
+        described = Staged(attempt=attempt, files=files, schema=plain_schema(frame))
+        result: dict[str, Any] = msgspec.to_builtins(described)
+        return result
+
+    def parse(self, descriptors: list[dict[str, Any]]) -> list[Staged]:
+        """Parse descriptors that were read from storage; only files of the attempt's own folder are accepted."""
+        try:
+            parsed = msgspec.convert(descriptors, list[Staged])
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise Corrupt(f"the sink's descriptor does not decode: {error}", code="sink.descriptor_malformed") from None
+        for staged in parsed:
+            for file in staged.files:
+                if not check_path(file.path).startswith(self.folder(staged.attempt)) or not _is_data(file.path):
+                    raise Corrupt(
+                        f"the sink's descriptor names {file.path!r}, which is not of attempt {staged.attempt}",
+                        code="sink.descriptor_malformed",
+                    )
+        return parsed
+
+    def missing(self, parsed: list[Staged]) -> list[str]:
+        """List the files that are no longer there as they were described."""
+        folders = {self.folder(staged.attempt) for staged in parsed if staged.files}
+        there = {entry.key: entry.size_bytes for folder in folders for entry in self._store.list(folder)}
+        return [file.path for staged in parsed for file in staged.files if there.get(file.path) != file.size_bytes]
+
+
+def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
+    return Corrupt(
+        f"{len(missing)} staged files of epoch {epoch} are gone from {url}, or cut; the first is {missing[0]}",
+        code="sink.staged_missing",
+        hint="restore them from a copy; the epoch counts, so the pipeline cannot go on without them",
+    )
+
+
+def check_bound(bound: object) -> None:
+    if bound is None:
+        raise InvalidInput("the sink was not bound to a pipeline yet", code="sink.unbound", hint="call bind() first")
+
+
+def _is_data(key: str) -> bool:
+    name = key.rsplit("/", 1)[-1]
+    return name.endswith(".parquet") and not name.startswith((".", "_")) and "/_temporary/" not in key
+
+
+def _count_rows(store: Store, entry: Listed) -> int:
+    """Read the number of rows from the file's footer, and nothing else of it."""
+    size = entry.size_bytes
+    tail = store.get(entry.key, offset=max(0, size - _FOOTER_GUESS_BYTES), size=min(size, _FOOTER_GUESS_BYTES))
+    footer = int.from_bytes(tail[-8:-4], "little") + 8
+    if len(tail) < footer <= size:
+        tail = store.get(entry.key, offset=size - footer, size=footer)
+    try:
+        return int(pq.read_metadata(pa.BufferReader(tail)).num_rows)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupt(f"{entry.key} is not a Parquet file: {error}", code="sink.staged_malformed") from None
+
+
+def plain_schema(frame: DataFrame) -> dict[str, Any]:
+    """Return the frame's schema in Spark's JSON, without the columns' metadata."""
+    schema: dict[str, Any] = _without_metadata(json.loads(frame.schema.json()))
+    return schema
+
+
+def _without_metadata(node: Any) -> Any:
+    """Drop what Spark notes at columns for itself, such as watermarks."""
+    if isinstance(node, dict):
+        return {name: {} if name == "metadata" else _without_metadata(value) for name, value in node.items()}
+    return [_without_metadata(item) for item in node] if isinstance(node, list) else node
+
+
+@contextmanager
+def _session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set what cannot be an option of the write. The session is the query's own copy; it gets back what it had."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)

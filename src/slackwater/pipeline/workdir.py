@@ -1,0 +1,79 @@
+"""The working directory of one generation: Spark's own ``checkpointLocation``, made fresh and thrown away."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from ..errors import InvalidInput
+from ..formats.layout import format_name
+
+VARIABLE = "SLACKWATER_WORK"
+_OWNER = "owner.json"
+
+
+class WorkingDirectory:
+    """``{root}/{pipeline}-{hash of the store}/{generation}-{random}/checkpoint``, with a note of who uses it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoint = folder / "checkpoint"
+
+    @classmethod
+    def make(cls, root: str | None, store_url: str, pipeline: str, generation: int, jvm_pid: int) -> WorkingDirectory:
+        """Make a fresh one, after removing those whose processes are gone."""
+        place = _root(root) / f"{format_name(pipeline)}-{hashlib.sha256(store_url.encode()).hexdigest()[:12]}"
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for old in place.iterdir():
+            if not _in_use(old):
+                shutil.rmtree(old, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix=f"{generation:020d}-", dir=place))
+        # A driver that is killed leaves its JVM behind for a second or more: both must be gone.
+        owners = [{"pid": pid, "started": _started(pid)} for pid in (os.getpid(), jvm_pid)]
+        (folder / _OWNER).write_text(json.dumps(owners))
+        return cls(folder)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _root(given: str | None) -> Path:
+    chosen = given or os.environ.get(VARIABLE)
+    root = Path(chosen).expanduser() if chosen else Path(tempfile.gettempdir()) / f"slackwater-{os.getuid()}"
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    status = root.lstat()
+    # In a folder that everybody may write to, somebody else could have put a link in our place.
+    if not chosen and (status.st_uid != os.getuid() or root.is_symlink()):
+        raise InvalidInput(
+            f"{root} belongs to somebody else",
+            code="workdir.foreign",
+            hint=f'set .option("workdir", …) or {VARIABLE} to a folder of your own',
+        )
+    return root
+
+
+def _in_use(folder: Path) -> bool:
+    try:
+        owners = json.loads((folder / _OWNER).read_text())
+        return any(_started(owner["pid"]) == owner["started"] is not None for owner in owners)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _started(pid: int) -> str | None:
+    """When a process began, as the kernel counts; None when there is none of this number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except OSError:
+        pass
+    return "unknown"

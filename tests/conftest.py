@@ -1,0 +1,32 @@
+"""What every test may use: one Spark session for the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+import slackwater as sw
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Start Spark once, as a user of Slackwater would; snapshots come early, so that tests meet them."""
+    session = sw.session(
+        "tests",
+        master="local[2]",
+        conf={
+            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": False,
+            "spark.sql.streaming.stateStore.minDeltasForSnapshot": 2,
+            "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()

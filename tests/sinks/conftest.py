@@ -1,0 +1,107 @@
+"""A Spark session, and the two file-based sinks behind one face."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+import uuid_utils
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from slackwater import failpoints
+from slackwater.pipeline.sinks import Sink
+from slackwater.pipeline.sinks.delta import DeltaSink
+from slackwater.pipeline.sinks.files import FileSink, read_committed
+
+UID, OTHER_UID = "0a" * 16, "0b" * 16
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    settings: Any = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
+    yield session
+    session.stop()
+
+
+class Bench:
+    """One target folder, and what can be asked of it."""
+
+    def __init__(self, kind: str, root: Path) -> None:
+        self.kind, self.root = kind, root
+
+    def sink(
+        self, name: str = "totals", *, uid: str = UID, pipeline: str = "orders", bound: bool = True, **options: Any
+    ) -> Any:
+        sink: Sink = DeltaSink(self.root, **options) if self.kind == "delta" else FileSink(self.root, **options)
+        if bound:
+            sink.bind(pipeline, name, uid)
+        return sink
+
+    def rows(self) -> list[int]:
+        """Read the ids with the exact reader."""
+        if self.kind == "delta":
+            return self.plain_rows()
+        return sorted(i for file in read_committed(self.root) for i in pq.read_table(file)["id"].to_pylist())
+
+    def plain_rows(self) -> list[int]:
+        """Read the ids as somebody would who has never heard of us."""
+        if self.kind == "delta":
+            if not DeltaTable.is_deltatable(str(self.root)):
+                return []
+            return sorted(DeltaTable(str(self.root)).to_pyarrow_table()["id"].to_pylist())
+        table = ds.dataset(self.root, format="parquet").to_table()
+        return sorted(table["id"].to_pylist()) if table.num_rows else []
+
+    def paths(self) -> set[str]:
+        """List every file and folder of the target."""
+        return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
+
+    def versions(self) -> int:
+        """Count what was committed: versions of the table, or entries of the log."""
+        pattern = "_delta_log/*.json" if self.kind == "delta" else "_slackwater/*/*/log/*.json"
+        return len(list(self.root.glob(pattern)))
+
+
+@pytest.fixture(params=["delta", "files"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
+    return Bench(request.param, tmp_path / "target folder")
+
+
+@pytest.fixture
+def arm(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Arm a failpoint once, in this process, so that it raises."""
+
+    def arm(name: str) -> None:
+        monkeypatch.setattr(failpoints, "_armed", {name: (1, "raise")})
+        monkeypatch.setattr(failpoints, "_hits", {})
+
+    return arm
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record what is synced, in order."""
+    order: list[str] = []
+    fsync = os.fsync
+
+    def recording(descriptor: int) -> None:
+        order.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", recording)
+    return order
+
+
+def new_attempt() -> str:
+    return str(uuid_utils.uuid7())

@@ -1,0 +1,347 @@
+"""A pipeline in the hands of its user: one process, real Spark, both sinks."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.functions import col, raise_error, when
+
+import slackwater as sw
+from demo.run import read_sinks
+from slackwater.checkpointer import SinkFailed
+from slackwater.labels import create_label
+from slackwater.log import Log
+from slackwater.pipeline.query import PipelineQuery, active
+from slackwater.pipeline.writer import PipelineWriter
+from slackwater.recovery import load_manifest
+from slackwater.settings import Settings
+from slackwater.store import open_store
+from slackwater.testing.oracle import compare, expected_totals
+from slackwater.testing.payments_stream import totals
+from slackwater.world import RealWorld
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 3_000
+PER_BATCH = 500
+
+
+def writer(spark: SparkSession, folder: Path, *, frame: DataFrame | None = None, **options: Any) -> PipelineWriter:
+    frame = frame if frame is not None else totals(spark, rows=ROWS, rows_per_batch=PER_BATCH)
+    return (
+        sw.writeStream(frame)
+        .queryName("payments")
+        .outputMode("append")
+        .options(store=str(folder / "store"), workdir=str(folder / "work"), **options)
+        .to("delta", sw.DeltaSink(folder / "totals-delta"))
+        .to("files", sw.FileSink(folder / "totals-files"))
+    )
+
+
+def open_log(folder: Path) -> Log:
+    return Log(open_store(str(folder / "store" / "payments")), RealWorld(), Settings())
+
+
+def equals_the_oracle(folder: Path, rows: int = ROWS) -> None:
+    for name, found in read_sinks(folder).items():
+        comparison = compare(expected_totals(rows), found)
+        assert comparison.exact, f"{name}: {comparison}"
+
+
+def eventually(holds: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def test_available_now_settles_every_micro_batch_and_ends_on_record(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="slackwater")
+    query = writer(spark, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination()
+    equals_the_oracle(tmp_path)
+    state = open_log(tmp_path).read()
+    assert state is not None
+    # Six micro-batches of data, and the one without that closes the last windows.
+    assert state.epoch == state.settled_epoch == ROWS // PER_BATCH + 1
+    assert state.release_append_id is not None
+    assert "delivery is exactly once" in caplog.text
+    assert len([r for r in caplog.records if r.message.startswith("epoch ")]) == state.epoch
+    assert not list((tmp_path / "work").glob("*/*")), "the working directory was left behind"
+    assert not active()
+
+
+def test_the_manifest_is_filled_from_real_things(spark: SparkSession, tmp_path: Path) -> None:
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    state = open_log(tmp_path).read()
+    assert state is not None
+    assert state.head is not None
+    manifest = load_manifest(open_store(str(tmp_path / "store" / "payments")), state.head)
+    assert manifest.source_offsets["0"].source_type == "payments"
+    assert manifest.source_offsets["0"].offsets == {"seq": str(ROWS)}
+    assert manifest.source_offsets["0"].verbatim == f'{{"seq": {ROWS}}}'
+    assert manifest.watermark_ms > 0
+    assert manifest.sink_names == ["delta", "files"]
+    assert manifest.sinks["delta"].kind == "delta"
+    assert manifest.parent_id == state.live[-2].checkpoint_id
+    assert {op.operator_name for op in manifest.operators.values()} == {"stateStoreSave", "dedupe"}
+    assert all(len(op.partitions) == 2 and op.size_bytes > 0 for op in manifest.operators.values())
+
+
+def test_a_pipeline_can_be_stopped_and_started_again_in_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    query = writer(spark, tmp_path).start()
+    eventually(lambda: len(query.checkpoints()) >= 2)
+    query.stop()
+    assert not query.isActive
+    stopped_at = query.checkpoints()[-1].epoch
+    again = writer(spark, tmp_path).trigger(availableNow=True).start()
+    again.awaitTermination()
+    assert again.checkpoints()[-1].epoch > stopped_at
+    equals_the_oracle(tmp_path)
+
+
+def test_the_pipeline_hash_of_an_unchanged_query_is_equal_across_runs(spark: SparkSession, tmp_path: Path) -> None:
+    hashes = set()
+    for rows in (1_000, 2_000):
+        frame = totals(spark, rows=rows, rows_per_batch=PER_BATCH)
+        writer(spark, tmp_path, frame=frame).trigger(availableNow=True).start().awaitTermination()
+        state = open_log(tmp_path).read()
+        assert state is not None
+        assert state.head is not None
+        hashes.add(load_manifest(open_store(str(tmp_path / "store" / "payments")), state.head).pipeline_hash)
+    assert len(hashes) == 1
+    other = totals(spark, rows=2_000, rows_per_batch=PER_BATCH).where(col("merchant") != "hotel")
+    writer(spark, tmp_path / "other", frame=other).trigger(availableNow=True).start().awaitTermination()
+    state = open_log(tmp_path / "other").read()
+    assert state is not None
+    assert state.head is not None
+    store = open_store(str(tmp_path / "other" / "store" / "payments"))
+    assert load_manifest(store, state.head).pipeline_hash not in hashes
+
+
+def test_the_handle_is_sparks_own_with_checkpoints_added(spark: SparkSession, tmp_path: Path) -> None:
+    query = writer(spark, tmp_path).start()
+    try:
+        query.processAllAvailable()
+        assert query.isActive
+        assert query.name == "payments"
+        assert query.status["isDataAvailable"] in (True, False)
+        assert query.lastProgress is not None
+        assert query.awaitTermination(0) is False
+        assert query.exception() is None
+        assert active() == [query]
+        savepoint = query.savepoint("before-release")
+        assert savepoint.epoch == query.checkpoints()[-1].epoch
+        with pytest.raises(sw.Conflict, match=r"\[label.taken\]"):
+            query.savepoint("before-release")
+        with pytest.raises(sw.Conflict, match=r"\[pipeline.running\]"):
+            writer(spark, tmp_path).start()
+    finally:
+        query.stop()
+
+
+def test_a_label_between_two_checkpoints_stops_nobody(spark: SparkSession, tmp_path: Path) -> None:
+    query = writer(spark, tmp_path, keep_last=1).start()
+    try:
+        eventually(lambda: len(query.checkpoints()) >= 1)
+        # From outside, over the number that the driver would have created next.
+        savepoint = create_label(open_log(tmp_path), "kept", "latest")
+        eventually(lambda: query.checkpoints()[-1].epoch > savepoint.epoch + 1)
+    finally:
+        query.stop()
+    writer(spark, tmp_path, keep_last=1).trigger(availableNow=True).start().awaitTermination()
+    equals_the_oracle(tmp_path)
+    state = open_log(tmp_path).read()
+    assert state is not None
+    assert [entry.epoch for entry in state.live] == [savepoint.epoch, state.epoch]
+
+
+class Failing:
+    """A sink that does what it wraps, until told to fail."""
+
+    def __init__(self, sink: Any, verb: str, error: Exception) -> None:
+        self._sink, self._verb, self._error = sink, verb, error
+        self.failing = True
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._verb and self.failing:
+            raise self._error
+        return getattr(self._sink, name)
+
+
+@pytest.mark.parametrize("verb", ["stage", "commit"])
+def test_a_sink_that_raises_stops_the_query_and_loses_nothing(spark: SparkSession, tmp_path: Path, verb: str) -> None:
+    failing = Failing(sw.FileSink(tmp_path / "totals-files"), verb, OSError("password=hunter2"))
+    pipeline = writer(spark, tmp_path).trigger(availableNow=True)
+    pipeline._sinks["files"] = failing
+    with pytest.raises(SinkFailed if verb == "commit" else OSError) as raised:
+        pipeline.start().awaitTermination()
+    if verb == "commit":
+        # It is on record, in our words only, and the start afterwards commits the epoch first.
+        log = open_log(tmp_path)
+        state = log.read()
+        assert state is not None
+        assert state.settled_epoch < state.epoch
+        assert "hunter2" not in str(raised.value)
+        assert b"hunter2" not in b"".join(p.read_bytes() for p in (tmp_path / "store").rglob("*.json"))
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    equals_the_oracle(tmp_path)
+
+
+def test_a_query_that_raises_is_told_in_sparks_own_words_and_resumes(spark: SparkSession, tmp_path: Path) -> None:
+    frame = totals(spark, rows=ROWS, rows_per_batch=PER_BATCH)
+    bad = frame.withColumn(
+        "payments", when(col("merchant") == "bakery", raise_error(col("merchant"))).otherwise(col("payments"))
+    )
+    with pytest.raises(Exception, match="bakery"):
+        writer(spark, tmp_path, frame=bad.select(frame.columns)).trigger(availableNow=True).start().awaitTermination()
+    writer(spark, tmp_path, frame=frame).trigger(availableNow=True).start().awaitTermination()
+    equals_the_oracle(tmp_path)
+
+
+def test_a_failure_stops_the_query_even_when_the_source_is_idle(spark: SparkSession, tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class LateFailure(Failing):
+        def __getattr__(self, name: str) -> Any:
+            if name == "commit":
+                gate.wait(60)
+            return super().__getattr__(name)
+
+    # Two micro-batches, of which the second has no data; then the source has nothing more, and nobody stops the query.
+    frame = totals(spark, rows=PER_BATCH, rows_per_batch=PER_BATCH)
+    pipeline = writer(spark, tmp_path, frame=frame)
+    pipeline._sinks["files"] = LateFailure(sw.FileSink(tmp_path / "totals-files"), "commit", OSError())
+    query = pipeline.start()
+    eventually(lambda: query.status["message"] == "Waiting for data to arrive")
+    gate.set()
+    with pytest.raises(SinkFailed, match=r"\[sink.commit_failed\]"):
+        query.awaitTermination(60)
+    assert not query.isActive
+
+
+def test_back_pressure_waits_and_stop_breaks_the_wait(spark: SparkSession, tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    class Slow(Failing):
+        def __getattr__(self, name: str) -> Any:
+            if name == "commit":
+                gate.wait(60)
+            return getattr(self._sink, name)
+
+    pipeline = writer(spark, tmp_path, epochs_in_flight=1)
+    pipeline._sinks["files"] = Slow(sw.FileSink(tmp_path / "totals-files"), "commit", OSError())
+    query = pipeline.start()
+    eventually(lambda: len(query.checkpoints()) >= 1)
+    time.sleep(3)
+    # One is settling, so none may be staged beside it.
+    assert query._coordinator.checkpointer.state.epoch == 1
+    stopper = threading.Thread(target=query.stop)
+    stopper.start()
+    time.sleep(1)
+    gate.set()
+    stopper.join(60)
+    assert not stopper.is_alive()
+    assert not query.isActive
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    equals_the_oracle(tmp_path)
+
+
+def test_a_wiped_store_beside_a_table_that_remembers_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(sw.Conflict, match=r"\[sink.other_pipeline\]"):
+        writer(spark, tmp_path).trigger(availableNow=True).start()
+    assert not (tmp_path / "store" / "payments" / "log").exists(), "a refused start must not claim"
+    equals_the_oracle(tmp_path)
+
+
+def test_a_lost_log_beside_checkpoints_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    shutil.rmtree(tmp_path / "store" / "payments" / "log")
+    with pytest.raises(sw.Corrupt, match=r"\[log.missing\]"):
+        writer(spark, tmp_path).trigger(availableNow=True).start()
+
+
+def test_a_damaged_head_is_never_restored(spark: SparkSession, tmp_path: Path) -> None:
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    for path in (tmp_path / "store").rglob("*.lcb"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(sw.Corrupt, match=r"\[artifact.damaged\]"):
+        writer(spark, tmp_path).trigger(availableNow=True).start()
+    assert not list((tmp_path / "work").glob("*/*"))
+
+
+def test_a_session_with_wrong_settings_is_told_each_line_that_mends_it(spark: SparkSession, tmp_path: Path) -> None:
+    own = spark.newSession()
+    own.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
+    own.conf.set("spark.sql.streaming.minBatchesToRetain", "3")
+    rows = own.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    with pytest.raises(sw.Unsupported) as raised:
+        writer(own, tmp_path, frame=rows).start()
+    hint = str(raised.value)
+    assert 'spark.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")' in hint
+    assert 'spark.conf.set("spark.sql.streaming.minBatchesToRetain", "5")' in hint
+    assert "providerClass" not in hint
+    for key, value in raised.value.details["settings"].items():
+        own.conf.set(key, value)
+    query = writer(own, tmp_path, frame=rows).start()
+    eventually(lambda: len(query.checkpoints()) >= 1)
+    query.stop()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda w: w.option("checkpointLocation", "/tmp/x"), "option.checkpoint_location"),
+        (lambda w: w.option("kep_last", 3), "option.unknown"),
+        (lambda w: w.option("keep_last", 0).start(), "option.out_of_bounds"),
+        (lambda w: w.trigger(continuous="1 second"), "trigger.unsupported"),
+        (lambda w: w.to("delta", None), "sink.name_taken"),
+        (lambda w: w.queryName("../x\n"), "name.hostile"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_with_its_code(
+    spark: SparkSession, tmp_path: Path, change: Callable[[PipelineWriter], Any], code: str
+) -> None:
+    with pytest.raises(sw.SlackwaterError) as raised:
+        change(writer(spark, tmp_path))
+    assert raised.value.code == code
+    assert not (tmp_path / "store").exists()
+
+
+def test_an_incomplete_pipeline_says_what_is_missing(spark: SparkSession) -> None:
+    frame = totals(spark, rows=ROWS, rows_per_batch=PER_BATCH)
+    with pytest.raises(sw.InvalidInput, match=r"queryName.*store.*to\("):
+        sw.writeStream(frame).start()
+    with pytest.raises(sw.InvalidInput, match="not_streaming"):
+        sw.writeStream(spark.range(3))
+
+
+def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load().select("value")
+    query: PipelineQuery = (
+        sw.writeStream(rows)
+        .queryName("plain")
+        .option("store", str(tmp_path / "store"))
+        .option("workdir", str(tmp_path / "work"))
+        .to("rows", sw.FileSink(tmp_path / "rows"))
+        .start()
+    )
+    eventually(lambda: len(query.checkpoints()) >= 2)
+    query.stop()
+    values = [row.value for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
+    assert sorted(values) == list(range(len(values)))
+    assert len(values) == 10 * query.checkpoints()[-1].epoch
