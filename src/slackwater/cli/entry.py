@@ -1,0 +1,135 @@
+"""The entry of the command line: every error becomes a line with an exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from .. import __version__
+from ..errors import InvalidInput, SlackwaterError
+from .options import Invocation
+from .text import note, plain
+
+INTERRUPTED = 130
+COMMANDS = ("pipelines", "list", "show", "verify", "savepoint", "restore", "run")
+_GRACE_S = 2.0
+
+
+class _Commands(click.Group):
+    """The commands, one file each, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f".{cmd_name}", __package__).command
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="slackwater", message="%(prog)s %(version)s")
+def group() -> None:
+    """Checkpoints that can be trusted, for PySpark streaming pipelines.
+
+    A pipeline is named by one URL, {store}/{pipeline}, or by the variable SLACKWATER_PIPELINE. REF names one of its
+    checkpoints: latest, an epoch, a label, an id or the beginning of one, or @TIME for the newest one at that time.
+
+    \b
+    Examples:
+      slackwater pipelines s3://bucket/slackwater
+      slackwater list s3://bucket/slackwater/orders
+      slackwater restore s3://bucket/slackwater/orders --to /tmp/orders --at @2026-11-15T10:00Z
+
+    \b
+    Exit codes:
+      0 ok    2 wrong usage    10 not found    11 conflict    12 store unavailable
+      13 corrupt    14 unsupported    130 interrupted    1 anything else
+    """
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command, and return its exit code."""
+    args = sys.argv[1:] if args is None else list(args)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    invocation = Invocation()
+    _end_soon_when_interrupted()
+    try:
+        code = group.main(args, prog_name="slackwater", standalone_mode=False, obj=invocation)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        invocation.as_json = invocation.as_json or "--json" in args
+        return _refuse(error, invocation)
+    except (click.Abort, KeyboardInterrupt):
+        note("interrupted")
+        return INTERRUPTED
+    except SlackwaterError as error:
+        return _fail(error, invocation)
+    except BrokenPipeError:
+        # The reader has left, as head does. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        message = " ".join(f"{type(error).__name__}: {error}".split())
+        hint = "set SLACKWATER_TRACEBACK=1 to see where it was raised"
+        return _fail(SlackwaterError(message, code="unexpected.failure", hint=hint), invocation, error)
+
+
+def _refuse(error: click.UsageError, invocation: Invocation) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return InvalidInput.exit_code
+    path = error.ctx.command_path if error.ctx else "slackwater"
+    return _fail(InvalidInput(error.format_message(), code="usage.wrong", hint=f"{path} --help"), invocation)
+
+
+def _fail(error: SlackwaterError, invocation: Invocation, cause: BaseException | None = None) -> int:
+    hint = _with_address(error.hint, invocation.url)
+    if os.environ.get("SLACKWATER_TRACEBACK") == "1":
+        import traceback  # noqa: PLC0415
+
+        traceback.print_exception(cause or error)
+    print(plain(f"error: [{error.code}] {error.message}"), file=sys.stderr)
+    if hint:
+        print(plain(f"hint: {hint}"), file=sys.stderr)
+    if invocation.as_json:
+        facts = {"code": error.code, "message": error.message, "hint": hint, "details": error.details}
+        print(json.dumps({"error": facts}, indent=2, default=str))
+    return error.exit_code
+
+
+def _with_address(hint: str | None, url: str | None) -> str | None:
+    """Put the pipeline's own URL into a command, so that it can be copied."""
+    if not hint or not url:
+        return hint
+    return re.sub(r"(\bslackwater [a-z ]+ )URL\b", lambda match: match[1] + shlex.quote(url), hint)
+
+
+def _end_soon_when_interrupted() -> None:
+    """See to it that Ctrl-C ends the process even while the store's client waits for an answer in native code."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+
+    def watch() -> None:
+        os.read(readable, 1)
+        time.sleep(_GRACE_S)
+        note("interrupted")
+        os._exit(INTERRUPTED)
+
+    threading.Thread(target=watch, name="slackwater-interrupt", daemon=True).start()

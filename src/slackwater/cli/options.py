@@ -1,0 +1,79 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .text import format_time, note
+
+if TYPE_CHECKING:
+    from ..formats.records import LiveCheckpoint
+    from ..inspect.pipelines import Pipeline
+    from ..settings import Settings
+
+VARIABLE = "SLACKWATER_PIPELINE"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class Invocation:
+    """What an error message needs to know of the command that failed."""
+
+    def __init__(self) -> None:
+        self.as_json = False
+        self.url: str | None = None
+
+
+def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    ctx.ensure_object(Invocation).as_json = value
+    return value
+
+
+url_argument = click.argument("url", envvar=VARIABLE)
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help="Print one JSON document."
+)
+at_option = click.option(
+    "--at", "ref", metavar="REF", default="latest", show_default=True, help="The checkpoint: epoch, id, label or @TIME."
+)
+
+
+def store_options(function: _Function) -> _Function:
+    """Add --json and --timeout."""
+    timeout = click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0, 86400, min_open=True),
+        default=30.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Give up when the store has not answered for so long.",
+    )
+    return json_option(timeout(function))
+
+
+def make_settings(timeout_s: float) -> Settings:
+    from ..settings import Settings  # noqa: PLC0415
+
+    return Settings(total_timeout_s=timeout_s, request_timeout_s=min(timeout_s, 30.0))
+
+
+def open_pipeline(url: str, timeout_s: float) -> Pipeline:
+    """Open the pipeline that a command names."""
+    from ..inspect import pipelines  # noqa: PLC0415
+
+    click.get_current_context().ensure_object(Invocation).url = url
+    return pipelines.open_pipeline(url, make_settings(timeout_s))
+
+
+def resolve(pipeline: Pipeline, ref: str) -> LiveCheckpoint:
+    """Find the checkpoint that a command names; say which one a time has led to."""
+    from .. import labels  # noqa: PLC0415
+
+    entry = labels.resolve(pipeline.state, ref)
+    if ref.startswith("@"):
+        zone = "" if labels.parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
+        note(f"note: {ref}{zone} is epoch {entry.epoch}, made at {format_time(entry.created_at_ms)}")
+    return entry

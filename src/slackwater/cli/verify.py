@@ -1,0 +1,62 @@
+"""``slackwater verify``: are a pipeline's checkpoints sound?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import Corrupt
+from .options import make_settings, open_pipeline, resolve, store_options, url_argument
+from .text import ProgressLine, count, format_size, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..inspect.verification import Verification
+
+
+@click.command("verify")
+@url_argument
+@click.option("--at", "ref", metavar="REF", help="One checkpoint: epoch, id, label or @TIME.  [default: all]")
+@click.option("--read-data", is_flag=True, help="Read every byte and check its SHA-256, and the whole log.")
+@store_options
+def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s: float) -> int:
+    """Verify the checkpoints of a pipeline.
+
+    Nothing is changed. Manifests are read and checked, and every object that they need must be there with its right
+    size. With --read-data each such object is read, once. Exit code 13 says that something is damaged or missing.
+
+    \b
+    Examples:
+      slackwater verify s3://bucket/slackwater/orders
+      slackwater verify s3://bucket/slackwater/orders --read-data
+      slackwater verify ./store/orders --at latest --json
+    """
+    from ..inspect.verification import verify  # noqa: PLC0415
+
+    pipeline = open_pipeline(url, timeout_s)
+    entries = pipeline.state.live if ref is None else [resolve(pipeline, ref)]
+    with ProgressLine("reading") as progress:
+        result = verify(pipeline, entries, read_data=read_data, settings=make_settings(timeout_s), progress=progress)
+    if as_json:
+        facts = {"pipeline": pipeline.name, "url": url, "sound": result.sound, "read_data": read_data}
+        print_json({**facts, "epochs": result.epochs, "objects": result.objects, "read_bytes": result.read_bytes,
+                    "findings": result.findings})  # fmt: skip
+    else:
+        _print(result, read_data)
+    return 0 if result.sound else Corrupt.exit_code
+
+
+def _print(result: Verification, read_data: bool) -> None:
+    if result.findings:
+        rows = [
+            [finding.severity, finding.code, finding.key, ", ".join(map(str, finding.epochs)) or "-", finding.message]
+            for finding in result.findings
+        ]
+        print_table(["SEVERITY", "CODE", "OBJECT", "EPOCHS", "PROBLEM"], rows)
+        print()
+    errors = sum(finding.severity == "error" for finding in result.findings)
+    depth = f"{format_size(result.read_bytes)} read" if read_data else "sizes only: --read-data reads every byte"
+    print(
+        f"{count(len(result.epochs), 'checkpoint')}, {count(result.objects, 'object')} ({depth}): "
+        + (f"{count(errors, 'error')}" if errors else "sound")
+    )

@@ -1,0 +1,1 @@
+"""Read-only questions, shared by the command line and the web pages."""

@@ -1,0 +1,150 @@
+"""Pipelines of a store: open one by its URL, list all."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from difflib import get_close_matches
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from ..artifacts import in_parallel
+from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
+from ..formats.layout import CHECKPOINTS, parse_name
+from ..formats.records import State
+from ..log import Log
+from ..settings import Settings
+from ..store import Store, open_store
+from ..world import RealWorld
+
+# What is wrong with stored things, as opposed to a store that does not answer.
+DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
+
+
+class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
+    """An opened pipeline: where it is, and its newest state."""
+
+    name: str
+    url: str
+    store: Store
+    log: Log
+    state: State
+
+
+class Problem(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+
+
+class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One pipeline of a store. With a problem, its state could not be read.
+
+    ``released`` says that its last driver ended in order; else one is running, or has crashed.
+    """
+
+    name: str
+    url: str
+    epoch: int | None = None
+    updated_at_ms: int | None = None
+    checkpoints: int | None = None
+    savepoints: int | None = None
+    released: bool | None = None
+    problem: Problem | None = None
+
+
+def open_pipeline(url: str, settings: Settings | None = None) -> Pipeline:
+    """Open the pipeline ``{store}/{name}`` and read its newest state."""
+    settings = settings or Settings()
+    store = open_store(url, settings)
+    log = Log(store, RealWorld(), settings)
+    state = _read(store, log)
+    if state is None:
+        inside, near = _near(url, settings)
+        raise NotFound(
+            f"there is no pipeline at {url}" + (", but there are pipelines below it" if inside else ""),
+            code="pipeline.not_found",
+            hint=(f"did you mean {' or '.join(near)}? " if near else "")
+            + f"slackwater pipelines {url if inside else _split(url)[0] or 'STORE'}",
+            near=near,
+        )
+    return Pipeline(name=_name(_split(url)[1]), url=url, store=store, log=log, state=state)
+
+
+def _read(store: Store, log: Log) -> State | None:
+    """Read the newest state; checkpoints that no record vouches for are a loss to report."""
+    state = log.read()
+    # A driver's first objects follow its claim, so the log is read once more after they were seen.
+    if state is None and store.list(CHECKPOINTS) and (state := log.read()) is None:
+        raise Corrupt(
+            f"{store.url} holds checkpoints, and no log that says which of them count",
+            code="log.missing",
+            hint="restore the folder log/ from a backup or a replica",
+        )
+    return state
+
+
+def pipelines(store_url: str, settings: Settings | None = None) -> list[PipelineSummary]:
+    """Find the pipelines of a store; a damaged one is reported, not hidden."""
+    settings = settings or Settings()
+    jobs = [
+        lambda name=name: _summarise(join_url(store_url, name), name, settings)
+        for name in open_store(store_url, settings).list_folders("")
+    ]
+    found: list[PipelineSummary | None] = in_parallel(jobs, settings.concurrency)
+    return [summary for summary in found if summary is not None]
+
+
+def _summarise(url: str, component: str, settings: Settings) -> PipelineSummary | None:
+    name = _name(component)
+    try:
+        store = open_store(url, settings)
+        state = _read(store, Log(store, RealWorld(), settings))
+    except InvalidInput:
+        return None  # No pipeline can have such a name.
+    except DAMAGE as error:
+        return PipelineSummary(name=name, url=url, problem=Problem(error.code, error.message))
+    if state is None:
+        return None
+    return PipelineSummary(
+        name=name,
+        url=url,
+        epoch=state.head.epoch if state.head else None,
+        updated_at_ms=state.at_ms,
+        checkpoints=len(state.live),
+        savepoints=len(state.labels),
+        released=state.release_append_id is not None,
+    )
+
+
+def join_url(store_url: str, component: str) -> str:
+    """Join a store's URL and a folder's stored name, which a ``file:`` URL holds encoded once more."""
+    return f"{store_url.rstrip('/')}/{quote(component, safe='') if store_url.startswith('file:') else component}"
+
+
+def _split(url: str) -> tuple[str, str]:
+    """Split a pipeline's URL into its store's URL (empty when there is none) and the folder's name."""
+    store, slash, component = url.rstrip("/").rpartition("/")
+    if not slash:
+        return ("" if ":" in url else "."), component
+    if store.endswith(":/"):  # a bucket alone
+        return "", component
+    return store or "/", unquote(component) if url.startswith("file:") else component
+
+
+def _name(component: str) -> str:
+    try:
+        return parse_name(component)
+    except Corrupt:
+        return component
+
+
+def _near(url: str, settings: Settings) -> tuple[bool, list[str]]:
+    """Find pipelines that may be meant: right below the URL, or beside it with a similar name."""
+    store_url, component = _split(url)
+    with suppress(SlackwaterError):
+        if below := pipelines(url, settings):
+            return True, [summary.url for summary in below[:3]]
+        if store_url:
+            beside = {_split(summary.url)[1]: summary.url for summary in pipelines(store_url, settings)}
+            return False, [beside[name] for name in get_close_matches(component, beside, n=3)]
+    return False, []
