@@ -1,0 +1,47 @@
+"""The demo's pipeline: payments, deduplicated, totalled by merchant and window, into two sinks."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import slackwater as sw
+from slackwater.testing.payments_stream import totals
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the store, the working directory and both sinks go")
+    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--rows-per-batch", type=int, default=2_000)
+    parser.add_argument("--keep-last", type=int, default=3)
+    args = parser.parse_args()
+
+    spark = sw.session(
+        "payments",
+        master="local[2]",
+        conf={
+            "spark.sql.shuffle.partitions": 2,
+            "spark.ui.enabled": False,
+            "spark.sql.streaming.stateStore.minDeltasForSnapshot": 4,
+            "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
+        },
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    query = (
+        sw.writeStream(totals(spark, rows=args.rows, rows_per_batch=args.rows_per_batch))
+        .queryName("payments")
+        .outputMode("append")
+        .trigger(availableNow=True)
+        .option("store", str(args.folder / "store"))
+        .option("workdir", str(args.folder / "work"))
+        .option("keep_last", args.keep_last)
+        .to("delta", sw.DeltaSink(args.folder / "totals-delta"))
+        .to("files", sw.FileSink(args.folder / "totals-files"))
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""SIGKILL before and after every step: each run recovers from the kill before it, and dies at the next point."""
+
+from __future__ import annotations
+
+import ast
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.spark.drivers import ROOT, read_state, run, sinks_hold
+
+ROWS = 30_000
+
+
+def points_in_the_code() -> set[str]:
+    """Every failpoint, read from the calls of reach() in the source."""
+    found = set()
+    for path in (ROOT / "src" / "slackwater").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "reach":
+                argument = node.args[0]
+                assert isinstance(argument, ast.Constant), f"{path}: a failpoint's name must be a literal"
+                found.add(str(argument.value))
+    return found
+
+
+# In the order of the path, so that the runs get on; those of the end last. "@3": at the third time.
+CHAIN = [
+    "claim.before",
+    "claim.after",
+    "stage.before",
+    "delta.ticket.after",
+    "delta.data.after",
+    "stage.after",
+    "files.ticket.after",
+    "files.data.after",
+    "stage.before@2",
+    "capture.before",
+    "capture.after",
+    "artifacts.before",
+    "artifacts.after",
+    "manifest.before",
+    "manifest.after",
+    "append.before",
+    "append.after",
+    "redrive.before",
+    "delta.untick.after",
+    "delta.commit.before",
+    "delta.commit.after",
+    "commit.before",
+    "commit.after",
+    "commit.before@4",
+    "append.after@3",
+    "files.untick.after",
+    "files.entry.after",
+    "files.publish.between",
+    "files.publish.after",
+    "redrive.after",
+    "latest.before",
+    "latest.after",
+    "delete.before@2",
+    "delete.between",
+    "delete.after",
+    "sweep.before",
+    "sweep.after",
+    "hydrate.before",
+    "hydrate.after",
+    "commit.after@3",
+    "release.before",
+    "release.after",
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("crash")
+
+
+def test_the_chain_has_every_point_of_the_code() -> None:
+    assert {point.partition("@")[0] for point in CHAIN} == points_in_the_code()
+
+
+@pytest.mark.parametrize("point", CHAIN)
+def test_a_kill_at_every_point_loses_and_repeats_nothing(point: str, folder: Path) -> None:
+    code, words = run(folder, rows=ROWS, failpoints=f"{point}=kill")
+    assert code == -signal.SIGKILL, f"exit code {code}, the point was not reached:\n{words[-3000:]}"
+    assert f"failpoint {point.partition('@')[0]}: kill" in words
+    state = read_state(folder)
+    if state is not None and state.epoch > 2:
+        sinks_hold(folder, ROWS, (state.epoch - 1, state.epoch))
+
+
+def test_after_all_kills_both_sinks_equal_the_oracle_and_nothing_is_left(folder: Path) -> None:
+    code, words = run(folder, rows=ROWS)
+    assert code == 0, words[-3000:]
+    state = read_state(folder)
+    assert state is not None
+    assert state.settled_epoch == state.epoch
+    sinks_hold(folder, ROWS, (state.epoch,))
+    assert not list((folder / "work").glob("*/*")), "working directories were left behind"
+    for sink in ("totals-delta", "totals-files"):
+        assert not [path for path in (folder / sink).rglob("*/staged/*") if path.is_file()], (
+            "staged output was left behind"
+        )
