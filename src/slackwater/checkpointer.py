@@ -205,17 +205,26 @@ class Checkpointer:
 class SinkFailed(SlackwaterError):
     """A sink did not commit an epoch that counts; the next start drives it again."""
 
-    def __init__(self, name: str, settled: Settlement, cause: Exception) -> None:
+    @classmethod
+    def because(cls, cause: Exception, name: str, settled: Settlement) -> SinkFailed:
         # Only our own words go on record: a foreign message may hold credentials.
         reason = str(cause) if isinstance(cause, SlackwaterError) else type(cause).__name__
-        super().__init__(
+        status = SinkStatus(status="Failed", reason=reason[:MAX_REASON])
+        return cls(
             f"the sink {name!r} did not commit epoch {settled.epoch}: {reason}",
             code="sink.commit_failed",
             hint="mend the cause and start again: the epoch counts, and the start commits it first",
+            settlement=msgspec.structs.replace(settled, sinks={**settled.sinks, name: status}),
+            exit_code=getattr(cause, "exit_code", 1),
         )
-        self.exit_code = getattr(cause, "exit_code", 1)
-        failed = SinkStatus(status="Failed", reason=reason[:MAX_REASON])
-        self.settlement = msgspec.structs.replace(settled, sinks={**settled.sinks, name: failed})
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return int(self.details["exit_code"])
+
+    @property
+    def settlement(self) -> Settlement:
+        return cast(Settlement, self.details["settlement"])
 
 
 def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Settlement:
@@ -236,7 +245,7 @@ def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Set
         except Conflict:
             raise
         except Exception as error:
-            raise SinkFailed(name, settled, error) from error
+            raise SinkFailed.because(error, name, settled) from error
         settled.sinks[name] = SinkStatus(status="Committed")
     return settled
 

@@ -1,12 +1,14 @@
 """Named places where a test can end, stop or fail the process.
 
-Off unless ``SLACKWATER_FAILPOINTS`` is set, for example to ``append.after=kill`` or ``stage.before@3=stop``: at the third
-time that ``stage.before`` is reached the process stops itself. Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``raise``.
+Off unless ``SLACKWATER_FAILPOINTS`` is set, for example to ``append.after=kill`` or ``stage.before@3=stop``: the third
+time that ``stage.before`` is reached, the process stops itself. Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP),
+``raise``.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -23,7 +25,7 @@ def parse(text: str) -> dict[str, tuple[int, str]]:
     for pair in filter(None, text.split(",")):
         place, _, action = pair.partition("=")
         name, _, hit = place.partition("@")
-        if action not in _ACTIONS or not name or not (hit or "1").isdigit():
+        if action not in _ACTIONS or not name or not re.fullmatch(r"[1-9][0-9]{0,8}", hit or "1"):
             raise InvalidInput(
                 f"{VARIABLE} holds {pair!r}, which is not name[@hit]=action",
                 code="failpoint.malformed",

@@ -66,22 +66,18 @@ class Log:
         """
         append_id = self._world.random_id()
         deadline = self._world.monotonic() + self._settings.total_timeout_s
-        fresh, pause_s = self._newest is None, 0.0
-        stale = fresh
+        stale, pause_s = self._newest is None, 0.0
         while True:
             try:
                 if stale:
                     self.read()
-                    fresh = True
                 state = self.state
                 if state is not None and generation is not None:
                     records.require_current(state, generation)
                 if state is not None and state.has(append_id):
                     return state
                 change = decide(state, pause_s > 0)
-                if change is None and state is not None:
-                    return state
-                if change is not None and self._create(change, append_id):
+                if change is None or self._create(change, append_id):
                     return cast(State, self.state)
             except Unavailable:
                 # The create may have landed, or may still land: only the log can tell.
@@ -89,7 +85,7 @@ class Log:
                     raise
             except SlackwaterError:
                 # What I knew may be old news: refuse only what does not fit a state freshly read.
-                if fresh:
+                if stale:
                     raise
             if self._world.monotonic() >= deadline:
                 raise Unavailable("the log is too busy to append to", code="log.busy", hint="try again")

@@ -1,6 +1,6 @@
 """Backward: from the newest record to a running state.
 
-read ─ survey ─ claim ─ load manifest ─ re-drive sinks ─ restore, every byte verified
+survey ─ read ─ claim ─ load manifest ─ re-drive sinks ─ restore, every byte verified
 
 ``checkpointer.py`` is this page mirrored; the sweep of what crashed attempts left is in ``retention.py``.
 """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import coverage
 import pytest
 from pyspark.sql.functions import col, raise_error, when
 
@@ -30,8 +32,19 @@ from slackwater.world import RealWorld
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SOURCE = Path(sw.__file__).parent
+CORE = ["formats/*.py", "artifacts.py", "log.py", "checkpointer.py", "recovery.py", "retention.py"]
 ROWS = 3_000
 PER_BATCH = 500
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trace() -> Iterator[coverage.Coverage]:
+    """Record which functions of the core the pipelines of this module reach."""
+    trace = coverage.Coverage(data_file=None, include=[str(SOURCE / pattern) for pattern in CORE], config_file=False)
+    trace.start()
+    yield trace
+    trace.stop()
 
 
 def writer(spark: SparkSession, folder: Path, *, frame: DataFrame | None = None, **options: Any) -> PipelineWriter:
@@ -345,3 +358,20 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
     values = [row.value for row in spark.read.parquet(str(tmp_path / "rows")).collect()]
     assert sorted(values) == list(range(len(values)))
     assert len(values) == 10 * query.checkpoints()[-1].epoch
+
+
+# What only tools call, over the same records and keys.
+TOOLS = {"formats/records.py:_apply_unlabel", "formats/layout.py:parse_name"}
+
+
+def test_no_function_of_the_core_is_off_the_path(trace: coverage.Coverage) -> None:
+    trace.stop()
+    off_the_path = set()
+    for path in (path for pattern in CORE for path in SOURCE.glob(pattern)):
+        _, statements, _, missing, _ = trace.analysis2(str(path))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                body = {line for line in statements if node.body[0].lineno <= line <= (node.end_lineno or 0)}
+                if body and body <= set(missing):
+                    off_the_path.add(f"{path.relative_to(SOURCE)}:{node.name}")
+    assert off_the_path == TOOLS

@@ -21,8 +21,7 @@ _RETAIN_MARGIN = 3
 
 # Without these, state files are not immutable under their names, or cannot be traced from the commit log.
 REQUIRED = {
-    _STREAMING
-    + "stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    _STREAMING + "stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     _STREAMING + "stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     _STREAMING + "stateStore.checkpointFormatVersion": "2",
     _STREAMING + "stateStore.compression.codec": "lz4",

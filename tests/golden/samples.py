@@ -1,0 +1,229 @@
+"""The documents whose bytes are committed beside this file.
+
+The bytes are the contract: they are never written again for a released version. ``python -m tests.golden.samples``
+writes those that are missing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slackwater.formats import batch, manifest, records
+from slackwater.formats.layout import artifact_key, batch_key
+from slackwater.formats.manifest import File, Manifest, Object, Operator, Partition, SinkOutput, SourcePosition
+from slackwater.formats.records import (
+    Checkpoint,
+    Claim,
+    Label,
+    LiveCheckpoint,
+    Record,
+    Release,
+    RetiredCheckpoint,
+    Savepoint,
+    Settlement,
+    SinkStatus,
+    State,
+    Unlabel,
+)
+
+FOLDER = Path(__file__).parent
+IDS = [f"0192d3f0-7b7c-7000-8000-00000000000{n}" for n in range(4)]
+APPENDS = [f"{n:032x}" for n in range(8)]
+UID = "feed" * 8
+HASH = "ab" * 32
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def seal(body: bytes) -> bytes:
+    """Put the body of a record into its envelope, whatever it says."""
+    return b'{"body":' + body + b',"sha256":"' + sha256(body).encode() + b'"}'
+
+
+def golden_manifest() -> Manifest:
+    """Everything that a manifest can say: inline, batch and object; of its own and of an older checkpoint."""
+    return Manifest(
+        version=3,
+        checkpoint_id=IDS[2],
+        epoch=2,
+        parent_id=IDS[1],
+        pipeline="payments / Zürich",
+        uid=UID,
+        created_at_ms=1_794_736_800_000,
+        micro_batch=7,
+        watermark_ms=1_794_736_790_000,
+        pipeline_hash=HASH,
+        source_names=["0"],
+        sink_names=["totals"],
+        source_offsets={
+            "0": SourcePosition(
+                source_type="kafka",
+                offsets={"orders-0": "9007199254740993"},
+                verbatim='{"orders":{"0":9007199254740993}}',
+            )
+        },
+        sinks={
+            "totals": SinkOutput(
+                kind="delta",
+                address="s3://lake/totals",
+                can_undo=True,
+                descriptors=[{"path": "part-0.parquet", "rows": 3}],
+            )
+        },
+        operators={
+            "0-stateStoreSave": Operator(
+                operator_id=0,
+                operator_name="stateStoreSave",
+                store="default",
+                size_bytes=1500,
+                partitions=[
+                    Partition(
+                        partition=0,
+                        path="state/0/0",
+                        kind="delta",
+                        version=8,
+                        unique_id="u-0",
+                        size_bytes=1300,
+                        files=[
+                            File(path="state/0/0/8_u-0.zip", sha256="11" * 32, size_bytes=1000, object=2, offset=24),
+                        ],
+                    ),
+                    Partition(
+                        partition=1, path="state/0/1", kind="snap", version=8, unique_id="u-1", size_bytes=200, files=[]
+                    ),
+                ],
+            )
+        },
+        files=[
+            File(path="commits/7", sha256=sha256(b"v2\n{}"), size_bytes=5, inline=base64.b64encode(b"v2\n{}").decode()),
+            File(path="metadata", sha256="22" * 32, size_bytes=45, object=1),
+        ],
+        objects=[
+            Object(key=batch_key(IDS[1], 0), kind="batch", sha256="33" * 32, size_bytes=400),
+            Object(key=batch_key(IDS[2], 0), kind="batch", sha256="44" * 32, size_bytes=300),
+            Object(
+                key=artifact_key(IDS[2], "0-stateStoreSave", 0, "snap"), kind="object", sha256=None, size_bytes=1024
+            ),
+        ],
+        total_size_bytes=1550,
+    )
+
+
+def entry(epoch: int) -> LiveCheckpoint:
+    return LiveCheckpoint(
+        epoch=epoch,
+        checkpoint_id=IDS[epoch],
+        manifest_sha256=f"{epoch:064x}",
+        manifest_size_bytes=1000 + epoch,
+        parent_id=IDS[epoch - 1] if epoch > 1 else None,
+        created_at_ms=1000 * epoch,
+        append_id=APPENDS[epoch],
+    )
+
+
+def settlement(epoch: int, **statuses: SinkStatus) -> Settlement:
+    return Settlement(
+        epoch=epoch,
+        sinks=statuses or {"totals": SinkStatus(status="Committed")},
+        durations_ms={"append": 12, "artifacts": 30},
+        requests={"puts": 4, "lists": 1},
+        new_bytes=2000,
+        full_bytes=9000,
+    )
+
+
+def checkpoint(epoch: int, /, **fields: Any) -> Checkpoint:
+    change = Checkpoint(
+        generation=1,
+        epoch=epoch,
+        checkpoint_id=IDS[epoch],
+        manifest_sha256=f"{epoch:064x}",
+        manifest_size_bytes=1000 + epoch,
+        parent_id=IDS[epoch - 1] if epoch > 1 else None,
+        settled=settlement(epoch - 1) if epoch > 1 else None,
+        retire=[],
+        deleted=[],
+    )
+    return msgspec.structs.replace(change, **fields)
+
+
+FIRST = State(
+    uid=UID,
+    generation=1,
+    claim_append_id=APPENDS[0],
+    release_append_id=None,
+    epoch=0,
+    settled_epoch=0,
+    at_ms=500,
+    live=[],
+    labels=[],
+    retired=[],
+)
+
+
+def state(**fields: Any) -> State:
+    return msgspec.structs.replace(FIRST, **fields)
+
+
+def golden_records() -> dict[str, Record]:
+    """One record of every kind of change; each state is written out by hand, so that it is not what ``apply`` says."""
+
+    def record(number: int, change: records.Change, after: State) -> Record:
+        previous = f"{number:x}" * 64 if number > 1 else None
+        return Record(
+            version=1, number=number, append_id=APPENDS[number], previous_sha256=previous, change=change, state=after
+        )
+
+    kept = Savepoint(label="vor dem Umzug ✓", epoch=2, created_at_ms=2500, append_id=APPENDS[4])
+    gone = RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
+    failed = settlement(3, totals=SinkStatus(status="Failed", reason="[store.unavailable] no answer in time"))
+    third = state(epoch=3, settled_epoch=2, at_ms=3000, live=[entry(2), entry(3)], labels=[kept], retired=[gone])
+    return {
+        "claim": record(1, Claim(uid=UID, driver="host:1"), FIRST),
+        "checkpoint": record(2, checkpoint(1), state(epoch=1, at_ms=1000, live=[entry(1)])),
+        "label": record(
+            4,
+            Label(label=kept.label, epoch=2),
+            state(epoch=2, settled_epoch=1, at_ms=2500, live=[entry(1), entry(2)], labels=[kept]),
+        ),
+        "checkpoint-that-retires": record(5, checkpoint(3, retire=[1], deleted=[]), third),
+        "unlabel": record(6, Unlabel(label=kept.label), msgspec.structs.replace(third, labels=[])),
+        "release": record(
+            7,
+            Release(generation=1, settled=failed, deleted=[1]),
+            msgspec.structs.replace(third, labels=[], retired=[], release_append_id=APPENDS[7]),
+        ),
+    }
+
+
+BATCHES: dict[str, dict[str, bytes]] = {
+    "one": {"a": b"slack water"},
+    "mixed": {
+        "state/0/0/8_u-0.changelog": bytes(range(64)),
+        "state/0/1/8_u-1.changelog": b"the same again, " * 40,
+        "empty": b"",
+        "ключ": b"\x00" * 300,
+    },
+}
+
+
+def main() -> None:
+    files = {
+        "good/manifest.json": manifest.encode(golden_manifest()),
+        **{f"good/record-{name}.json": records.encode(record) for name, record in golden_records().items()},
+        **{f"good/batch-{name}.lcb": batch.encode(entries) for name, entries in BATCHES.items()},
+    }
+    for name, data in files.items():
+        if not (FOLDER / name).exists():
+            (FOLDER / name).write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""``apply`` under any sequence of changes: the invariants of the state hold after each."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from slackwater.errors import SlackwaterError
+from slackwater.formats import records
+from slackwater.formats.plans import plan_retire
+from slackwater.formats.records import Checkpoint, Claim, Label, Release, Settlement, SinkStatus, State, Unlabel
+
+EPOCHS = st.integers(0, 12)
+LABELS = st.sampled_from("abc")
+STATUSES = st.lists(st.sampled_from(["Committed", "Committed", "Committed", "Pending", "Failed"]), max_size=3)
+CODES = {
+    "driver.fenced",
+    "checkpoint.not_next",
+    "checkpoint.unsettled",
+    "settlement.wrong_epoch",
+    "retire.not_allowed",
+    "label.taken",
+    "label.not_found",
+    "checkpoint.not_found",
+    "pipeline.not_found",
+}
+
+
+def checkpoint_id(number: int) -> str:
+    return f"00000000-0000-7000-8000-{number:012x}"
+
+
+class Log(RuleBasedStateMachine):
+    """Writers of every kind, right and wrong; a model of what must be true is kept beside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: State | None = None
+        self.number = 0
+        self.retired: set[int] = set()
+
+    def attempt(self, change: records.Change, at_ms: int) -> bool:
+        before = self.state
+        frozen = msgspec.json.encode(before)
+        try:
+            after = records.apply(
+                before, change, number=self.number + 1, append_id=f"{self.number + 1:032x}", at_ms=at_ms
+            )
+        except SlackwaterError as error:
+            assert error.code in CODES
+            assert msgspec.json.encode(self.state) == frozen
+            return False
+        if before is not None:
+            self.check_step(before, after)
+        self.number += 1
+        self.state = after
+        record = records.Record(
+            version=1,
+            number=self.number,
+            append_id=f"{self.number:032x}",
+            previous_sha256=None,
+            change=change,
+            state=after,
+        )
+        assert records.decode(records.encode(record), number=self.number).state == after
+        return True
+
+    def check_step(self, before: State, after: State) -> None:
+        assert after.uid == before.uid
+        assert after.at_ms >= before.at_ms
+        assert after.generation >= before.generation
+        assert after.epoch in (before.epoch, before.epoch + 1)
+        assert after.settled_epoch >= before.settled_epoch
+        if after.epoch > before.epoch:
+            assert after.settled_epoch == before.epoch, "an epoch counted before the one in front was settled"
+            assert after.live[-1].parent_id == (before.head.checkpoint_id if before.head else None)
+        gone = {e.epoch for e in before.live} - {e.epoch for e in after.live}
+        assert not gone & {s.epoch for s in before.labels}, "a labelled epoch was retired"
+        assert gone <= {e.epoch for e in after.retired}, "an epoch vanished without a trace"
+        self.retired |= gone
+
+    @rule(at_ms=st.integers(0, 10**6), uid=st.sampled_from(["a" * 32, "b" * 32]))
+    def claim(self, at_ms: int, uid: str) -> None:
+        assert self.attempt(Claim(uid=uid, driver="d"), at_ms)
+
+    @precondition(lambda self: self.state is not None)
+    @rule(data=st.data(), at_ms=st.integers(0, 10**6), statuses=STATUSES)
+    def checkpoint(self, data: st.DataObject, at_ms: int, statuses: list[str]) -> None:
+        state = self.state
+        assert state is not None
+        right = data.draw(st.booleans())
+        change = Checkpoint(
+            generation=state.generation if right else data.draw(st.integers(0, self.number + 1)),
+            epoch=state.epoch + 1 if right else data.draw(EPOCHS),
+            checkpoint_id=checkpoint_id(self.number),
+            manifest_sha256="0" * 64,
+            manifest_size_bytes=1,
+            parent_id=state.head.checkpoint_id if state.head else None,
+            settled=self.settlement(state.epoch if right else data.draw(EPOCHS), statuses) if state.epoch else None,
+            retire=plan_retire(state, data.draw(st.integers(1, 4)))
+            if right
+            else data.draw(st.lists(EPOCHS, max_size=3)),
+            deleted=data.draw(st.lists(EPOCHS, max_size=3)),
+        )
+        done = self.attempt(change, at_ms)
+        committed = set(statuses) <= {"Committed"}
+        if right and (committed or state.settled_epoch == state.epoch):
+            assert done, "a checkpoint that fits was refused"
+
+    @precondition(lambda self: self.state is not None)
+    @rule(statuses=STATUSES, epoch=EPOCHS, deleted=st.lists(EPOCHS, max_size=3), own=st.booleans())
+    def release(self, statuses: list[str], epoch: int, deleted: list[int], own: bool) -> None:
+        assert self.state is not None
+        generation = self.state.generation + (0 if own else 1)
+        done = self.attempt(
+            Release(generation=generation, settled=self.settlement(epoch, statuses), deleted=deleted), 0
+        )
+        assert not done or own
+
+    @rule(label=LABELS, epoch=EPOCHS)
+    def label(self, label: str, epoch: int) -> None:
+        known = self.state is not None and self.state.find(epoch) is not None
+        assert not self.attempt(Label(label=label, epoch=epoch), 0) or known
+
+    @rule(label=LABELS)
+    def unlabel(self, label: str) -> None:
+        self.attempt(Unlabel(label=label), 0)
+
+    def settlement(self, epoch: int, statuses: list[str]) -> Settlement:
+        sinks = {str(n): SinkStatus(status=status) for n, status in enumerate(statuses)}  # type: ignore[arg-type]
+        return Settlement(epoch=epoch, sinks=sinks, durations_ms={}, requests={}, new_bytes=0, full_bytes=0)
+
+    @invariant()
+    def the_state_is_sound(self) -> None:
+        state = self.state
+        if state is None:
+            return
+        epochs = [e.epoch for e in state.live]
+        assert epochs == sorted(set(epochs)), "epochs do not strictly increase"
+        assert not set(epochs) & self.retired, "a retired epoch came back"
+        assert state.epoch == (epochs[-1] if epochs else 0), "the head was retired"
+        assert state.epoch - 1 <= state.settled_epoch <= state.epoch or state.epoch == 0
+        assert {s.epoch for s in state.labels} <= set(epochs), "a labelled epoch is not live"
+        assert len({s.label for s in state.labels}) == len(state.labels)
+        times = [e.created_at_ms for e in state.live]
+        assert times == sorted(times) and (not times or times[-1] <= state.at_ms)
+
+
+TestLog = Log.TestCase
+TestLog.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
