@@ -2,7 +2,7 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check pins clean
+.PHONY: help setup demo bench test check pins clean
 
 OLD_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 # The first Python that serves; `make PYTHON=/path/to/python setup` names another. A command that is there may still
@@ -24,6 +24,9 @@ setup: $(STAMP) ## make .venv with everything pinned, and a Java when the machin
 
 demo: $(STAMP) ## kill a pipeline again and again, count what was lost (ARGS=... is passed on)
 	@$(BIN)/python demo/run.py $(ARGS)
+
+bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=storage)
+	@$(BIN)/python bench/$(or $(SUITE),storage).py $(ARGS)
 
 test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some)
 	@$(BIN)/python -m pytest $(ARGS)

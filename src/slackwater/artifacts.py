@@ -6,13 +6,14 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from .errors import Corrupt, NotFound
+from .errors import Corrupt, NotFound, Unavailable
 from .formats import batch
 from .formats.layout import ArtifactKind, artifact_key, batch_key, check_path
 from .formats.manifest import File, Manifest, Object, Operator, Partition, SourcePosition, all_files, decode_inline
@@ -195,7 +196,11 @@ def _read(file: CutFile) -> bytes:
     try:
         data = file.source if isinstance(file.source, bytes) else file.source.read_bytes()
     except FileNotFoundError:
-        raise NotFound(f"{file.path} has gone from the working directory", code="artifact.gone") from None
+        raise Unavailable(
+            f"{file.path} has gone from the working directory",
+            code="artifact.gone",
+            hint="Spark has cleaned it up before it was stored: start again, with a larger minBatchesToRetain",
+        ) from None
     if len(data) != file.size_bytes:
         raise Corrupt(f"{file.path} has changed while it was captured", code="artifact.changed")
     return data
@@ -235,7 +240,8 @@ def get_artifacts(
 
 def read_batch(store: Store, stored: Object) -> Iterator[tuple[str, bytes, str]]:
     """Read a whole batch, verified: path, bytes and SHA-256 of each entry."""
-    data = store.get(stored.key, max_bytes=stored.size_bytes)
+    with _damage_named(stored.key):
+        data = store.get(stored.key, max_bytes=stored.size_bytes)
     if len(data) != stored.size_bytes or hashlib.sha256(data).hexdigest() != stored.sha256:
         raise damaged(stored.key)
     for path, entry in batch.decode_index(data).items():
@@ -244,15 +250,25 @@ def read_batch(store: Store, stored: Object) -> Iterator[tuple[str, bytes, str]]
 
 def read_range(store: Store, stored: Object, file: File) -> bytes:
     """Read one file out of a partition's object, verified."""
-    data = store.get(stored.key, offset=file.offset or 0, size=file.size_bytes)
+    with _damage_named(stored.key):
+        data = store.get(stored.key, offset=file.offset or 0, size=file.size_bytes)
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise damaged(stored.key)
     return data
 
 
+@contextmanager
+def _damage_named(key: str) -> Iterator[None]:
+    """A live checkpoint needs this object: that it is gone, cut or too long is damage."""
+    try:
+        yield
+    except (NotFound, Corrupt) as error:
+        raise damaged(key) from error
+
+
 def damaged(key: str) -> Corrupt:
     return Corrupt(
-        f"the object {key} is damaged: its SHA-256 is not the one in the manifest",
+        f"the object {key} is missing or damaged: it is not what the manifest describes",
         code="artifact.damaged",
         hint="slackwater verify URL --read-data names every damaged object and each checkpoint that needs it",
         key=key,

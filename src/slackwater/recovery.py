@@ -13,7 +13,7 @@ import msgspec
 
 from .artifacts import Holdings, get_artifacts
 from .checkpointer import CommittingSink, commit_sinks
-from .errors import Conflict, Corrupt
+from .errors import Conflict, Corrupt, NotFound
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.layout import CHECKPOINTS, manifest_key
@@ -73,7 +73,14 @@ def claim(
 
 def load_manifest(store: Store, entry: LiveCheckpoint) -> Manifest:
     """Load the manifest that the log vouches for."""
-    data = store.get(manifest_key(entry.checkpoint_id), max_bytes=manifests.MAX_MANIFEST_BYTES)
+    try:
+        data = store.get(manifest_key(entry.checkpoint_id), max_bytes=manifests.MAX_MANIFEST_BYTES)
+    except NotFound:
+        raise Corrupt(
+            f"the manifest of epoch {entry.epoch}, checkpoint {entry.checkpoint_id}, is missing",
+            code="manifest.missing",
+            hint="slackwater verify URL says what else is; restore it from a copy",
+        ) from None
     return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
 
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -342,25 +343,25 @@ def _no_bucket(what: str) -> NotFound:
     return NotFound(f"{what}: the bucket does not exist", code="store.no_bucket", hint="create it, or mend the URL")
 
 
-_NOT_A_FOLDER = (
+_NOT_A_FOLDER = partial(
     InvalidInput,
-    "store.not_a_folder",
-    "a file stands where a folder is needed, or the other way round; choose another root",
+    code="store.not_a_folder",
+    hint="a file stands where a folder is needed, or the other way round; choose another root",
 )
-_BAD_PATH = (
+_BAD_PATH = partial(
     InvalidInput,
-    "store.bad_key",
-    "below the root no part of a key may be a symbolic link, or longer than the file system allows",
+    code="store.bad_key",
+    hint="below the root no part of a key may be a symbolic link, or longer than the file system allows",
 )
-_FULL = (Unavailable, "store.full", "free some space or raise the quota, then try again")
-_DENIED = (Unavailable, "store.denied", "let this user read and write the folder, or choose another")
-_NO_LINKS = (
+_FULL = partial(Unavailable, code="store.full", hint="free some space or raise the quota, then try again")
+_DENIED = partial(Unavailable, code="store.denied", hint="let this user read and write the folder, or choose another")
+_NO_LINKS = partial(
     Unsupported,
-    "store.no_hard_links",
-    "choose a file system with hard links (ext4, XFS, NFS), or object storage",
+    code="store.no_hard_links",
+    hint="choose a file system with hard links (ext4, XFS, NFS), or object storage",
 )
-_OTHER = (Unavailable, "store.unavailable", "check the disk and its mount, then try again")
-_BY_ERRNO: dict[int | None, tuple[type[SlackwaterError], str, str]] = {
+_OTHER = partial(Unavailable, code="store.unavailable", hint="check the disk and its mount, then try again")
+_BY_ERRNO: dict[int | None, Callable[[str], SlackwaterError]] = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: _NOT_A_FOLDER,
     errno.ELOOP: _BAD_PATH,
@@ -376,8 +377,7 @@ _BY_ERRNO: dict[int | None, tuple[type[SlackwaterError], str, str]] = {
 
 
 def _of_disk(error: OSError, what: str) -> SlackwaterError:
-    kind, code, hint = _BY_ERRNO.get(error.errno, _OTHER)
-    return kind(f"{what}: {os.strerror(error.errno or errno.EIO)}", code=code, hint=hint)
+    return _BY_ERRNO.get(error.errno, _OTHER)(f"{what}: {os.strerror(error.errno or errno.EIO)}")
 
 
 def _of_cloud(error: foreign.BaseError, what: str) -> SlackwaterError:

@@ -327,7 +327,7 @@ def test_a_damaged_and_a_missing_manifest_are_found(url):
     flip(Path(url, "checkpoints", known[3], "manifest.json"))
     Path(url, "checkpoints", known[4], "manifest.json").unlink()
     found = {tuple(finding["epochs"]): finding["code"] for finding in findings(url)}
-    assert found == {(3,): "manifest.digest_mismatch", (4,): "store.not_found"}
+    assert found == {(3,): "manifest.digest_mismatch", (4,): "manifest.missing"}
 
 
 def test_damage_to_an_old_record_is_found_when_all_is_read(url):
@@ -403,10 +403,10 @@ def test_a_savepoint_is_created_listed_and_deleted(url):
     assert answer("verify", url, "--read-data")["sound"]
 
 
-def test_a_label_that_is_taken_exits_11_with_the_command_that_frees_it(url):
+def test_a_label_that_is_taken_exits_11_with_the_command_that_lists_them(url):
     lines("savepoint", "create", url, "monday")
     stderr = refusal("savepoint", "create", url, "monday", "--at", "4", code=11)
-    assert "[label.taken]" in stderr and f"hint: slackwater savepoint delete {url} monday" in stderr
+    assert "[label.taken]" in stderr and f"slackwater savepoint list {url}" in stderr
 
 
 @pytest.mark.parametrize("label", ["7", "latest", "@noon", "a\tb", "x" * 101, "0192d3f0-7b7c"])

@@ -1,4 +1,4 @@
-"""The parsers of Spark's files: what Spark 4.3 writes, and bytes that it never would."""
+"""Spark's files, read without Spark: what 4.3 writes, and bytes that it never would."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import struct
 import tracemalloc
 import uuid
 import zipfile
+from pathlib import Path
 
 import lz4.block
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slackwater.errors import Corrupt, SlackwaterError, Unsupported
-from slackwater.spark.capture import parse_offset
+from slackwater.errors import Corrupt, SlackwaterError, Unavailable, Unsupported
+from slackwater.spark.capture import capture, parse_offset
 from slackwater.spark.checkpoint_files import (
     Ancestor,
     SstFile,
@@ -410,3 +411,77 @@ def test_whatever_the_bytes_only_typed_errors_come_out(name, data):
 )
 def test_offsets_become_plain_pairs(verbatim, pairs):
     assert parse_offset(verbatim) == pairs
+
+
+# --- a stateless working directory, whose sources keep logs
+
+
+def working_directory(root: Path, offsets: bytes, names: list[str]) -> Path:
+    contents = {
+        "metadata": f'{{"id":"{ID}"}}'.encode(),
+        "offsets/0": offsets,
+        "commits/0": b'v2\n{"stateUniqueIds":{}}',
+    }
+    for name, data in {**contents, **dict.fromkeys(names, b"v1")}.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def source_files(root: Path) -> list[str]:
+    return [file.path for file in capture(root, 0).files if file.path.startswith("sources/")]
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        (1, ["0", "1"]),
+        (2, ["2.compact"]),
+        (4, ["2.compact", "3", "4"]),
+        (5, ["5.compact"]),
+        (6, ["5.compact", "6"]),
+    ],
+)
+def test_a_sources_log_is_cut_at_its_offset_and_begins_with_the_newest_compaction(tmp_path, end, kept):
+    log = ["0", "1", "2.compact", "3", "4", "5.compact", "6", "7"]
+    names = [f"sources/0/{name}" for name in (*log, ".7.crc", ".8.tmp")]
+    root = working_directory(tmp_path, lines("v1", {}, {"logOffset": end}), names)
+    assert source_files(root) == [f"sources/0/{name}" for name in kept]
+
+
+@pytest.mark.parametrize("missing", ["2.compact", "3", "4"])
+def test_a_sources_log_with_a_hole_is_refused(tmp_path, missing):
+    names = [f"sources/0/{name}" for name in ("2.compact", "3", "4") if name != missing]
+    root = working_directory(tmp_path, lines("v1", {}, {"logOffset": 4}), names)
+    with pytest.raises(Corrupt) as caught:
+        capture(root, 0)
+    assert caught.value.code == "source.log_incomplete"
+
+
+def test_what_other_sources_keep_is_taken_whole_and_one_log_is_cut_apart_from_another(tmp_path):
+    offsets = lines("v2", {}, 'files:{"logOffset":0}', 'kafka:{"clicks":{"0":5}}', "idle:-")
+    names = [f"sources/{name}" for name in ("files/0", "files/1", "idle/0", "kafka/0", "kafka/deep/1", "kafka/.0.crc")]
+    root = working_directory(tmp_path, offsets, names)
+    assert source_files(root) == ["sources/files/0", "sources/idle/0", "sources/kafka/0", "sources/kafka/deep/1"]
+    cut = capture(root, 0, ["file", "kafka"])
+    assert {
+        name: (position.source_type, position.offsets, position.verbatim) for name, position in cut.sources.items()
+    } == {
+        "files": ("file", {"logOffset": "0"}, '{"logOffset":0}'),
+        "kafka": ("kafka", {"clicks-0": "5"}, '{"clicks":{"0":5}}'),
+        "idle": ("unknown", {}, ""),
+    }
+
+
+@pytest.mark.parametrize(("next_ms", "batch_ms", "expected"), [(9, 5, 9), (0, 5, 0), (-1, 5, 5), (-1, -1, 0)])
+def test_the_watermark_is_the_next_micro_batchs_and_never_negative(tmp_path, next_ms, batch_ms, expected):
+    root = working_directory(tmp_path, lines("v1", {"batchWatermarkMs": batch_ms}, "0"), [])
+    (root / "commits/0").write_bytes(lines("v2", {"nextBatchWatermarkMs": next_ms, "stateUniqueIds": {}}))
+    assert capture(root, 0).watermark_ms == expected
+
+
+def test_a_working_directory_that_is_a_file_is_unavailable(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable) as caught:
+        capture(tmp_path / "file", 0)
+    assert caught.value.code == "capture.unreadable"

@@ -279,7 +279,7 @@ def _apply_label(state: State, change: Label, append_id: str) -> State:
         raise Conflict(
             f"the label {change.label!r} is taken",
             code="label.taken",
-            hint=f"slackwater savepoint delete URL {change.label}",
+            hint="choose another, or see slackwater savepoint list URL",
         )
     if len(state.labels) >= MAX_LABELS:
         raise InvalidInput(f"a pipeline holds {MAX_LABELS} savepoints at the most", code="label.too_many")

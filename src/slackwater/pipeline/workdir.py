@@ -24,10 +24,8 @@ class WorkingDirectory:
         self.checkpoint = folder / "checkpoint"
 
     @classmethod
-    def make(cls, root: str | None, store_url: str, pipeline: str, generation: int, jvm_pid: int) -> WorkingDirectory:
+    def make(cls, place: Path, generation: int, jvm_pid: int) -> WorkingDirectory:
         """Make a fresh one, after removing those whose processes are gone."""
-        place = _root(root) / f"{format_name(pipeline)}-{hashlib.sha256(store_url.encode()).hexdigest()[:12]}"
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
         for old in place.iterdir():
             if not _in_use(old):
                 shutil.rmtree(old, ignore_errors=True)
@@ -41,11 +39,21 @@ class WorkingDirectory:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _root(given: str | None) -> Path:
+def working_place(given: str | None, store_url: str, pipeline: str) -> Path:
+    """Find or make the folder that holds this pipeline's working directories."""
     chosen = given or os.environ.get(VARIABLE)
     root = Path(chosen).expanduser() if chosen else Path(tempfile.gettempdir()) / f"slackwater-{os.getuid()}"
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = root.lstat()
+    place = root / f"{format_name(pipeline)}-{hashlib.sha256(store_url.encode()).hexdigest()[:12]}"
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = root.lstat()
+        place.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InvalidInput(
+            f"no working directory can be made in {root}: {error.strerror}",
+            code="workdir.unusable",
+            hint=f'set .option("workdir", …) or {VARIABLE} to a folder that this user can write to',
+        ) from None
     # In a folder that everybody may write to, somebody else could have put a link in our place.
     if not chosen and (status.st_uid != os.getuid() or root.is_symlink()):
         raise InvalidInput(
@@ -53,7 +61,7 @@ def _root(given: str | None) -> Path:
             code="workdir.foreign",
             hint=f'set .option("workdir", …) or {VARIABLE} to a folder of your own',
         )
-    return root
+    return place.resolve()
 
 
 def _in_use(folder: Path) -> bool:

@@ -26,7 +26,7 @@ from ..world import RealWorld
 from .coordinator import Coordinator
 from .query import PipelineQuery, register, reserve
 from .sinks import Sink
-from .workdir import WorkingDirectory
+from .workdir import WorkingDirectory, working_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -94,7 +94,7 @@ class PipelineWriter:
             raise InvalidInput(
                 f"there is no option {key!r}",
                 code="option.unknown",
-                hint=f"options are {', '.join(sorted(_SETTINGS | _OWN))}",
+                hint=f"options are {', '.join(sorted(_SETTINGS | _OWN))}, and store.NAME for the store's client",
             )
         self._options[key] = value
         return self
@@ -108,7 +108,11 @@ class PipelineWriter:
         """Add a sink under a name that stays the same from run to run."""
         format_name(name)
         if name in self._sinks:
-            raise InvalidInput(f"there are two sinks named {name!r}", code="sink.name_taken")
+            raise InvalidInput(
+                f"there are two sinks named {name!r}",
+                code="sink.name_taken",
+                hint="give each a name of its own, which stays the same from run to run",
+            )
         self._sinks[name] = sink
         return self
 
@@ -116,6 +120,8 @@ class PipelineWriter:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
         name, settings, url = self._check()
         reserve(url)
+        # Whatever can be refused is refused before the claim, which fences a driver that runs.
+        place = working_place(self._options.get("workdir"), url, name)
         spark = self._frame.sparkSession
         check_session(spark, settings)
         options = {key.removeprefix("store."): v for key, v in self._options.items() if key.startswith("store.")}
@@ -128,7 +134,7 @@ class PipelineWriter:
         references = References(store, settings)
         swept = self._sweep(store, log, claimed, references)
         jvm_pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
-        work = WorkingDirectory.make(self._options.get("workdir"), url, name, claimed.state.generation, jvm_pid)
+        work = WorkingDirectory.make(place, claimed.state.generation, jvm_pid)
         try:
             reach("hydrate.before")
             with log.unless_fenced(claimed.state.generation):
@@ -207,7 +213,11 @@ class PipelineWriter:
             tuned = {key: value for key, value in self._options.items() if key in _SETTINGS}
             settings = msgspec.convert(tuned, Settings, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidInput(f"an option is out of bounds: {error}", code="option.out_of_bounds") from None
+            raise InvalidInput(
+                f"an option is out of bounds: {error}",
+                code="option.out_of_bounds",
+                hint="the bounds are in slackwater.settings.Settings",
+            ) from None
         name = str(self._name)
         return name, settings, join_url(str(self._options["store"]), format_name(name))
 
