@@ -12,7 +12,7 @@ from slackwater.testing.payments_stream import totals
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the store, the working directory and both sinks go")
-    parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--rows-per-batch", type=int, default=2_000)
     parser.add_argument("--keep-last", type=int, default=3)
     args = parser.parse_args()
@@ -23,6 +23,9 @@ def main() -> None:
         conf={
             "spark.sql.shuffle.partitions": 2,
             "spark.ui.enabled": False,
+            # A life of seconds is too short for generated code to pay.
+            "spark.sql.codegen.wholeStage": False,
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.sql.streaming.stateStore.minDeltasForSnapshot": 4,
             "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
         },

@@ -102,24 +102,20 @@ class Checkpointer:
     def checkpoint(self, cut: Cut, attempt: Attempt) -> Report:
         """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""
         before, clock = self._store.requests.snapshot(), _Stopwatch(self._world)
-        reach("artifacts.before")
         stored = put_artifacts(self._store, cut, attempt.checkpoint_id, self._holdings, self._settings)
         reach("artifacts.after")
         clock.lap("artifacts")
         document = self._draw_up(cut, attempt, stored)
         data = manifests.encode(document)
-        reach("manifest.before")
         self._store.put(manifest_key(attempt.checkpoint_id), data)
         reach("manifest.after")
         clock.lap("manifest")
-        reach("append.before")
         self._append(document, data)
         reach("append.after")
         clock.lap("append")
         self._holdings = stored.holdings
         self._settlement = commit_sinks(document, self._sinks)
         clock.lap("commit")
-        reach("latest.before")
         self._store.put(LATEST, attempt.checkpoint_id.encode())
         reach("latest.after")
         clock.lap("latest")
@@ -239,7 +235,6 @@ def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Set
     )
     for name, output in document.sinks.items():
         try:
-            reach("commit.before")
             sinks[name].commit(output.descriptors, document.epoch)
             reach("commit.after")
         except Conflict:

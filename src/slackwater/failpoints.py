@@ -1,8 +1,9 @@
 """Named places where a test can end, stop or fail the process.
 
-Off unless ``SLACKWATER_FAILPOINTS`` is set, for example to ``append.after=kill`` or ``stage.before@3=stop``: the third
-time that ``stage.before`` is reached, the process stops itself. Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP),
-``raise``.
+A point stands wherever something durable was done since the last one: right after one step is right before the next.
+
+Off unless ``SLACKWATER_FAILPOINTS`` is set, for example to ``append.after=kill`` or ``stage.after@3=stop``: the third
+time that ``stage.after`` is reached, the process stops itself. Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``raise``.
 """
 
 from __future__ import annotations

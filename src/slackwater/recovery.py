@@ -102,9 +102,7 @@ def _redrive(state: State, head: Manifest, sinks: Mapping[str, CommittingSink]) 
                 hint="start once with the sink, so that it gets its output",
             )
         return None
-    reach("redrive.before")
     settlement = commit_sinks(head, sinks)
-    reach("redrive.after")
     return None if settled else settlement
 
 

@@ -51,7 +51,6 @@ def delete_retired(store: Store, state: State, references: References) -> list[i
     if not state.retired:
         return []
     live = references.of_live(state)
-    reach("delete.before")
     doomed: set[str] = set()
     for entry in state.retired:
         # Manifests go last: without it, everything of this checkpoint is gone already.
@@ -78,7 +77,6 @@ def sweep(
             with suppress(NotFound):
                 needed |= references.of(entry)
         strays = [key for key in strays if key not in needed]
-    reach("sweep.before")
     store.delete(strays)
     count = len(strays)
     for name, attempts in survey.attempts.items():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,6 +77,32 @@ def test_other_writers_are_no_hindrance(spark: SparkSession, bench: Bench) -> No
         append_elsewhere(bench, epoch)
         sink.commit([staged], epoch)
     assert bench.rows() == [1, 2, 3, *range(10, 40)]
+
+
+def test_four_drivers_beside_another_writer_commit_each_epoch_in_one_version(bench: Bench) -> None:
+    epochs, racers, start = 30, [bench.sink() for _ in range(4)], threading.Barrier(4)
+    staged = [bench.stage_by_hand(new_attempt(), epoch) for epoch in range(1, epochs + 1)]
+
+    def drive(sink: DeltaSink) -> None:
+        for epoch, descriptor in enumerate(staged, 1):
+            start.wait()
+            sink.commit([descriptor], epoch)
+
+    with ThreadPoolExecutor(4) as pool:
+        drivers = [pool.submit(drive, sink) for sink in racers]
+        written = 0
+        while not all(driver.done() for driver in drivers):
+            if DeltaTable.is_deltatable(str(bench.root)):
+                append_elsewhere(bench, 0)
+                written += 1
+        for driver in drivers:
+            driver.result()
+    assert written > 0
+    assert bench.rows() == [0] * written + [*range(1, epochs + 1)]
+    log = [json.loads(line) for path in bench.root.glob("_delta_log/*.json") for line in path.read_text().splitlines()]
+    ours = [action["txn"]["version"] for action in log if action.get("txn", {}).get("appId", "").count("/") == 3]
+    assert sorted(ours) == [*range(1, epochs + 1)]
+    assert sum("metaData" in action for action in log) == 1, "the table was made twice"
 
 
 def test_the_epoch_outlives_the_log_entry_that_brought_it(spark: SparkSession, bench: Bench) -> None:

@@ -30,17 +30,6 @@ def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:
     return spark.range(start, end, 1, 2)
 
 
-def stage_by_hand(bench: Bench, attempt: str, *ids: int) -> dict[str, Any]:
-    """Stage one row a file, as Spark does, but without waiting for Spark."""
-    files = []
-    for number, row in enumerate(ids):
-        path = f"_slackwater/{UID}/totals/data/{attempt}/0/part-{number:05d}.parquet"
-        (bench.root / path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table({"id": [row]}), bench.root / path)
-        files.append({"path": path, "size_bytes": (bench.root / path).stat().st_size, "rows": 1})
-    return {"attempt": attempt, "files": files, "schema": {}}
-
-
 def test_files_are_published_in_the_order_of_their_epochs(spark: SparkSession, bench: Bench) -> None:
     sink, attempts = bench.sink(), [new_attempt() for _ in range(3)]
     for epoch, attempt in zip((1, 2, 11), attempts, strict=True):
@@ -83,22 +72,22 @@ def test_a_consumer_may_take_published_files_away(spark: SparkSession, bench: Be
 
 def test_one_epoch_of_two_attempts_is_a_conflict(bench: Bench) -> None:
     sink = bench.sink()
-    sink.commit([stage_by_hand(bench, new_attempt(), 1)], 1)
+    sink.commit([bench.stage_by_hand(new_attempt(), 1)], 1)
     with pytest.raises(Conflict) as caught:
-        sink.commit([stage_by_hand(bench, new_attempt(), 2)], 1)
+        sink.commit([bench.stage_by_hand(new_attempt(), 2)], 1)
     assert caught.value.code == "sink.epoch_taken"
     with pytest.raises(Corrupt):
-        sink.commit([stage_by_hand(bench, new_attempt(), 3), stage_by_hand(bench, new_attempt(), 4)], 2)
+        sink.commit([bench.stage_by_hand(new_attempt(), 3), bench.stage_by_hand(new_attempt(), 4)], 2)
     assert bench.rows() == [1]
 
 
 def test_the_log_is_bounded_and_still_remembers_the_newest_epoch(bench: Bench) -> None:
     sink = bench.sink()
     for epoch in range(1, 121):
-        sink.commit([stage_by_hand(bench, new_attempt(), epoch)], epoch)
+        sink.commit([bench.stage_by_hand(new_attempt(), epoch)], epoch)
     assert bench.versions() == 100
     assert bench.sink().epoch() == 120
-    stage = stage_by_hand(bench, new_attempt(), 999)
+    stage = bench.stage_by_hand(new_attempt(), 999)
     bench.sink().commit([stage], 3)
     assert bench.rows() == bench.plain_rows() == [*range(1, 121)]
 
@@ -106,9 +95,9 @@ def test_the_log_is_bounded_and_still_remembers_the_newest_epoch(bench: Bench) -
 @pytest.mark.parametrize("damage", ["flipped", "cut", "empty", "spaced", "swapped", "hostile"])
 def test_a_damaged_entry_is_never_believed(bench: Bench, damage: str) -> None:
     sink = bench.sink()
-    staged = stage_by_hand(bench, new_attempt(), 1)
+    staged = bench.stage_by_hand(new_attempt(), 1)
     sink.commit([staged], 1)
-    sink.commit([stage_by_hand(bench, new_attempt(), 2)], 2)
+    sink.commit([bench.stage_by_hand(new_attempt(), 2)], 2)
     log = bench.root / "_slackwater" / UID / "totals" / "log"
     entry = log / f"{2:020d}.json"
     data = entry.read_bytes()
@@ -129,7 +118,7 @@ def test_a_damaged_entry_is_never_believed(bench: Bench, damage: str) -> None:
 
 
 def test_an_entry_of_a_newer_format_is_unsupported_and_not_corrupt(bench: Bench) -> None:
-    bench.sink().commit([stage_by_hand(bench, new_attempt(), 1)], 1)
+    bench.sink().commit([bench.stage_by_hand(new_attempt(), 1)], 1)
     entry = bench.root / f"_slackwater/{UID}/totals/log/{1:020d}.json"
     entry.write_bytes(entry.read_bytes().replace(b'"version":1', b'"version":2'))
     with pytest.raises(Unsupported) as caught:
@@ -139,7 +128,7 @@ def test_an_entry_of_a_newer_format_is_unsupported_and_not_corrupt(bench: Bench)
 
 def test_an_entry_is_canonical_and_holds_its_own_digest(bench: Bench) -> None:
     attempt = new_attempt()
-    bench.sink().commit([stage_by_hand(bench, attempt, 5)], 7)
+    bench.sink().commit([bench.stage_by_hand(attempt, 5)], 7)
     text = (bench.root / f"_slackwater/{UID}/totals/log/{7:020d}.json").read_text()
     entry = json.loads(text)["body"]
     size = next(bench.root.glob("*.parquet")).stat().st_size
@@ -163,7 +152,7 @@ def test_the_owner_is_written_with_the_first_entry_and_not_before(bench: Bench) 
     sink, owner = bench.sink(), bench.root / "_slackwater/owners/orders/totals.json"
     sink.commit([{"attempt": new_attempt(), "files": [], "schema": {}}], 1)
     assert not owner.exists()
-    sink.commit([stage_by_hand(bench, new_attempt(), 1)], 2)
+    sink.commit([bench.stage_by_hand(new_attempt(), 1)], 2)
     assert json.loads(owner.read_bytes()) == {"uid": UID}
     owner.write_bytes(b"{")
     with pytest.raises(Corrupt):
@@ -171,7 +160,7 @@ def test_the_owner_is_written_with_the_first_entry_and_not_before(bench: Bench) 
 
 
 def test_only_files_of_ours_are_committed_files(bench: Bench) -> None:
-    bench.sink().commit([stage_by_hand(bench, new_attempt(), 1)], 1)
+    bench.sink().commit([bench.stage_by_hand(new_attempt(), 1)], 1)
     pq.write_table(pa.table({"id": [99]}), bench.root / "foreign.parquet")
     assert bench.rows() == [1]
     assert read_committed(bench.root / "nothing here") == []
@@ -185,7 +174,7 @@ def test_a_reader_sees_whole_epochs_while_they_are_committed(bench: Bench) -> No
     def write() -> None:
         for epoch in range(epochs):
             ids = range(epoch * rows, (epoch + 1) * rows)
-            sink.commit([stage_by_hand(bench, new_attempt(), *ids)], epoch + 1)
+            sink.commit([bench.stage_by_hand(new_attempt(), *ids)], epoch + 1)
 
     bench.root.mkdir()
     writer = threading.Thread(target=write)

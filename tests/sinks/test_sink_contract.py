@@ -272,6 +272,7 @@ def test_drivers_that_race_for_an_epoch_commit_it_once(spark: SparkSession, benc
             list(pool.map(race, racers))
             assert {sink.epoch() for sink in racers} == {epoch}
             assert bench.rows() == bench.plain_rows() == [*range(10, 10 * epoch + 10)]
+            assert bench.versions() == epoch + (bench.kind == "delta")  # version 0 makes the table
 
 
 def test_another_uid_under_the_same_name_is_refused_until_told_otherwise(spark: SparkSession, bench: Bench) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from slackwater.formats.records import State
 from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store
+from slackwater.testing.jvm import quick_start
 from slackwater.testing.oracle import Key, Total, expected_totals
 from slackwater.testing.payments import EPOCH_MS, JITTER_MS, STEP_MS, WATERMARK_DELAY_MS, WINDOW_MS, payment
 from slackwater.world import RealWorld
@@ -23,6 +27,8 @@ from slackwater.world import RealWorld
 ROOT = Path(__file__).parents[2]
 PIPELINE = ROOT / "demo" / "pipeline.py"
 ROWS_PER_BATCH = 1_000
+CLASSES = Path(tempfile.mkdtemp(prefix="slackwater-tests-"))
+atexit.register(shutil.rmtree, CLASSES, ignore_errors=True)
 
 
 class Driver:
@@ -33,7 +39,7 @@ class Driver:
         command += ["--rows-per-batch", str(ROWS_PER_BATCH), "--keep-last", "2", *options]
         self.process = subprocess.Popen(
             command,
-            env={**os.environ, VARIABLE: failpoints},
+            env={**os.environ, **quick_start(CLASSES), VARIABLE: failpoints},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

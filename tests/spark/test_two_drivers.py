@@ -37,8 +37,8 @@ def test_the_loser_of_two_interleaved_drivers_exits_11_and_leaves_what_it_staged
 
 
 def test_a_driver_that_slept_through_anothers_whole_run_changes_nothing(tmp_path: Path) -> None:
-    sleeper = Driver(tmp_path, rows=ROWS, failpoints="commit.before@3=stop")
-    sleeper.wait_stopped("commit.before")
+    sleeper = Driver(tmp_path, rows=ROWS, failpoints="append.after@2=stop")
+    sleeper.wait_stopped("append.after")
     code, words = run(tmp_path, rows=ROWS)
     assert code == 0, words
     state = read_state(tmp_path)

@@ -111,7 +111,6 @@ class Coordinator:
         try:
             outputs = {}
             for name, sink in self._sinks.items():
-                reach("stage.before")
                 descriptor = sink.stage(frame, checkpoint_id)
                 reach("stage.after")
                 outputs[name] = SinkOutput(
@@ -171,7 +170,6 @@ class Coordinator:
         started = self._world.monotonic()
         cut = capture(self._work.checkpoint, staged.micro_batch, self._source_types)
         captured_ms = round(1000 * (self._world.monotonic() - started))
-        reach("capture.after")
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
         self._unfinished.discard(staged.attempt.checkpoint_id)
         report = self._checkpointer.checkpoint(cut, staged.attempt)

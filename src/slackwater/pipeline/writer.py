@@ -136,7 +136,6 @@ class PipelineWriter:
         jvm_pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
         work = WorkingDirectory.make(place, claimed.state.generation, jvm_pid)
         try:
-            reach("hydrate.before")
             with log.unless_fenced(claimed.state.generation):
                 holdings = hydrate(store, claimed.head, work.checkpoint, settings) if claimed.head else {}
             reach("hydrate.after")

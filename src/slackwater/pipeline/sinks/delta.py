@@ -138,7 +138,9 @@ class DeltaSink:
             return True
         if missing := self._staging.missing(parsed):
             raise staged_missing(self.address, missing, epoch)
-        table = table or self._create(parsed[0].schema)
+        if table is None:
+            self._create(parsed[0].schema)
+            return False  # load and compare again: whoever made the table may have this epoch in it
         self._check_owner(table)
         for staged in parsed:
             self._check_fit(table, staged.schema)
@@ -168,16 +170,18 @@ class DeltaSink:
                 return None
         return self._table
 
-    def _create(self, schema: dict[str, Any]) -> DeltaTable:
+    def _create(self, schema: dict[str, Any]) -> None:
         with self._translated():
             try:
-                DeltaTable.create(self.address, delta_schema(schema), storage_options=self._options)
-            except DeltaError:
+                # Without a retry: delta-rs would make a second creation the next version of the table.
+                once = CommitProperties(max_commit_retries=0)
+                DeltaTable.create(
+                    self.address, delta_schema(schema), storage_options=self._options, commit_properties=once
+                )
+            except DeltaError as error:
                 # Another writer may have made it at the same time.
                 if not DeltaTable.is_deltatable(self.address, self._options):
-                    raise
-            self._table = DeltaTable(self.address, storage_options=self._options)
-        return self._table
+                    raise unavailable(self.address, type(error).__name__) from None
 
     def _epoch_of(self, table: DeltaTable) -> int:
         with self._translated():
@@ -224,8 +228,9 @@ class DeltaSink:
             return
         with self._target.disk_errors():
             names = {entry.name for entry in os.scandir(self._target.local / "_delta_log") if entry.is_file()}
-        new = {name for name in names - self._synced if not name.startswith(".")}
-        self._target.sync("_delta_log", [f"_delta_log/{name}" for name in new])
+        # Other writers' temporary files come and go, and expired entries are cleaned up.
+        new = [f"_delta_log/{name}" for name in sorted(names - self._synced)]
+        self._target.sync("_delta_log", new, may_be_gone=True)
         # Only a numbered file never changes under its name.
         self._synced = {name for name in names if name[:20].isdigit()}
 

@@ -39,16 +39,16 @@ class Target:
             return f"file://{self.local}/{key}"
         return f"{self.url}/{key}".replace("s3://", "s3a://", 1)
 
-    def sync(self, folder: str, files: Iterable[str] = ()) -> None:
+    def sync(self, folder: str, files: Iterable[str] = (), *, may_be_gone: bool = False) -> None:
         """Make files, and the folders from ``folder`` up to the root, durable: executors and deletes do not sync."""
         if self.local is None:
             return
         with self.disk_errors():
-            in_parallel([lambda key=key: _sync(self.local / key) for key in files], CONCURRENCY)  # type: ignore[misc]
+            paths = [self.local / key for key in files]
+            in_parallel([lambda path=path: _sync(path, may_be_gone) for path in paths], CONCURRENCY)  # type: ignore[misc]
             path = self.local / folder
             while True:
-                with suppress(FileNotFoundError):  # pruned, when its last object went
-                    _sync(path)
+                _sync(path, may_be_gone=True)  # pruned, when its last object went
                 if path == self.local:
                     return
                 path = path.parent
@@ -108,8 +108,13 @@ def other_pipeline(url: str, pipeline: str) -> Conflict:
     )
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+def _sync(path: Path, may_be_gone: bool) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if may_be_gone:
+            return
+        raise
     try:
         os.fsync(descriptor)
     finally:
