@@ -150,9 +150,9 @@ def read_sinks(folder: Path) -> dict[str, Iterator[tuple[int, str, int, int]]]:
                 start_ms = round(row["window_start"].timestamp() * 1000)
                 yield start_ms, row["merchant"], row["amount_cents"], row["payments"]
 
-    delta = DeltaTable(str(folder / "totals-delta")).to_pyarrow_table()
+    delta = DeltaTable(str(folder / "totals-delta")).file_uris()
     files = read_committed(folder / "totals-files")
-    return {"delta": rows([delta]), "files": rows(pq.read_table(file) for file in files)}
+    return {name: rows(pq.read_table(file) for file in paths) for name, paths in (("delta", delta), ("files", files))}
 
 
 def judge(folder: Path, total: int) -> dict[str, Comparison]:

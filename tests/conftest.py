@@ -21,9 +21,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         conf={
             "spark.sql.shuffle.partitions": 2,
+            "spark.sql.session.timeZone": "UTC",
             "spark.ui.enabled": False,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot": 2,
-            "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+            "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )

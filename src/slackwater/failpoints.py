@@ -3,7 +3,8 @@
 A point stands wherever something durable was done since the last one: right after one step is right before the next.
 
 Off unless ``SLACKWATER_FAILPOINTS`` is set, for example to ``append.after=kill`` or ``stage.after@3=stop``: the third
-time that ``stage.after`` is reached, the process stops itself. Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP), ``raise``.
+time that ``stage.after`` is reached, the process stops itself. Actions: ``kill`` (SIGKILL), ``stop`` (SIGSTOP) and
+``raise``.
 """
 
 from __future__ import annotations

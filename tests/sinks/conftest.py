@@ -1,10 +1,10 @@
-"""A Spark session, and the two file-based sinks behind one face."""
+"""The two file-based sinks behind one face."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 import uuid_utils
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
 
 from slackwater import failpoints
 from slackwater.pipeline.sinks import Sink
@@ -22,18 +21,6 @@ from slackwater.pipeline.sinks.delta import DeltaSink
 from slackwater.pipeline.sinks.files import FileSink, read_committed
 
 UID, OTHER_UID = "0a" * 16, "0b" * 16
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    settings: Any = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    session = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
-    yield session
-    session.stop()
 
 
 class Bench:

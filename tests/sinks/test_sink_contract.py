@@ -37,9 +37,7 @@ COMMIT_POINTS = [("delta", p) for p in failpoints_of("delta")[2:]] + [("files", 
 def test_the_failpoints_stand_before_and_after_each_durable_step() -> None:
     assert STAGE_POINTS == [
         ("delta", "delta.ticket.after"),
-        ("delta", "delta.data.after"),
         ("files", "files.ticket.after"),
-        ("files", "files.data.after"),
     ]
     assert {name for _, name in COMMIT_POINTS} == {
         *("delta.untick.after", "delta.commit.before", "delta.commit.after"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,32 +29,23 @@ from slackwater.testing import payments_stream
 from slackwater.testing.oracle import compare, expected_totals
 
 ROWS = 20_000
-SETTINGS: dict[str, bool | float | int | str | None] = {
-    "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-Xss16m",
+SETTINGS = {
     "spark.sql.shuffle.partitions": "3",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     # So that snapshots come soon, with up to two deltas after each.
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "3",
-    "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
 }
 FIXTURES = Path(__file__).parents[3] / "shared" / "fixtures" / "spark"
 Output = dict[int, list[tuple[Any, ...]]]
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    source_root = Path(payments_stream.__file__).parents[2]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(source_root), prepend=os.pathsep)  # how workers find the source
-        session = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
-        yield session
-        session.stop()
+def spark(spark: SparkSession) -> Iterator[SparkSession]:
+    before = {key: spark.conf.get(key) for key in SETTINGS}
+    for key, value in SETTINGS.items():
+        spark.conf.set(key, value)
+    yield spark
+    for key, old in before.items():
+        spark.conf.set(key, old or "")
 
 
 def fixture(name: str) -> Path:

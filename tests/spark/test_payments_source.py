@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +16,6 @@ from slackwater.testing import payments_stream
 from slackwater.testing.oracle import compare, counts, expected_totals
 
 ROWS = 20_000
-SETTINGS: dict[str, bool | float | int | str | None] = {
-    "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-Xss16m",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    source_root = Path(payments_stream.__file__).parents[2]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", str(source_root), prepend=os.pathsep)  # how workers find the source
-        started = time.monotonic()
-        session = SparkSession.builder.master("local[2]").config(map=SETTINGS).getOrCreate()
-        print(f"\nsession: {time.monotonic() - started:.1f} s")
-        yield session
-        session.stop()
 
 
 class Collected:

@@ -32,6 +32,7 @@ logger = logging.getLogger("slackwater")
 
 _COMMIT_POLL_S = 0.01  # Spark commits some milliseconds after foreachBatch returns.
 _ALIVE_POLL_S = 0.25
+_LOOKS = 3
 
 
 class RunningQuery(Protocol):
@@ -167,19 +168,31 @@ class Coordinator:
 
     def _checkpoint(self, staged: _Staged) -> None:
         reach("capture.before")
-        started = self._world.monotonic()
-        cut = capture(self._work.checkpoint, staged.micro_batch, self._source_types)
-        captured_ms = round(1000 * (self._world.monotonic() - started))
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
         self._unfinished.discard(staged.attempt.checkpoint_id)
-        report = self._checkpointer.checkpoint(cut, staged.attempt)
-        report.durations_ms["capture"] = captured_ms
+        report = self._capture_and_store(staged)
         with self._changed:
             self._in_flight.popleft()
             self._changed.notify_all()
         self.reports.append(report)
         logger.info(describe(report))
         self._delete_retired()
+
+    def _capture_and_store(self, staged: _Staged) -> Report:
+        for look in range(_LOOKS):
+            started = self._world.monotonic()
+            cut = capture(self._work.checkpoint, staged.micro_batch, self._source_types)
+            captured_ms = round(1000 * (self._world.monotonic() - started))
+            try:
+                report = self._checkpointer.checkpoint(cut, staged.attempt)
+            except Unavailable as error:
+                # Spark may have put a newer snapshot in the place of files that were found a moment ago.
+                if error.code != "artifact.gone" or look == _LOOKS - 1:
+                    raise
+            else:
+                report.durations_ms["capture"] = captured_ms
+                return report
+        raise AssertionError("unreachable")
 
     def _delete_retired(self) -> None:
         try:

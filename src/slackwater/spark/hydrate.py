@@ -50,7 +50,14 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
 
 def check_structure(directory: Path, manifest: Manifest) -> Cut:
     """Resolve a hydrated directory as capture does, and see that it holds the manifest's state, all of it."""
-    cut = capture(directory, manifest.micro_batch)
+    try:
+        cut = capture(directory, manifest.micro_batch)
+    except Corrupt as error:
+        raise Corrupt(
+            f"checkpoint {manifest.checkpoint_id} was restored, but is not whole: {error.message}",
+            code="hydrate.not_whole",
+            hint="restore another checkpoint; what this one was captured from must have been damaged",
+        ) from error
     found = {
         operator.name: [
             (p.partition, p.path, p.version, p.unique_id, sum(file.size_bytes for file in p.files))

@@ -103,9 +103,7 @@ class DeltaSink:
         self._check_schema(plain_schema(frame))
         self._staging.tick(attempt)
         reach("delta.ticket.after")
-        descriptor = self._staging.write(frame, attempt)
-        reach("delta.data.after")
-        return descriptor
+        return self._staging.write(frame, attempt)
 
     def staged(self) -> list[str]:
         """List the attempts whose staged output is there and not committed."""

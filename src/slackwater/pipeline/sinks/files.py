@@ -102,9 +102,7 @@ class FileSink:
         """Write the frame, in one Spark action, durably and invisibly, and describe it."""
         self._staging.tick(attempt)
         reach("files.ticket.after")
-        descriptor = self._staging.write(frame, attempt)
-        reach("files.data.after")
-        return descriptor
+        return self._staging.write(frame, attempt)
 
     def staged(self) -> list[str]:
         """List the attempts whose staged output is there and not committed."""
