@@ -18,7 +18,7 @@ from .errors import Conflict, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.layout import LATEST, manifest_key
-from .formats.manifest import Manifest, SinkOutput
+from .formats.manifest import Manifest, SinkOutput, references
 from .formats.plans import plan_retire
 from .formats.records import MAX_REASON, Checkpoint, Release, Settlement, SinkStatus, State
 from .log import Log
@@ -67,7 +67,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     new_bytes: int
     full_bytes: int
     durations_ms: dict[str, int]
-    requests: dict[str, int]
+    objects: frozenset[str]
 
 
 class Checkpointer:
@@ -99,9 +99,9 @@ class Checkpointer:
         """The newest state that this driver knows; there is one, because a driver has claimed."""
         return cast(State, self._log.state)
 
-    def checkpoint(self, cut: Cut, attempt: Attempt) -> Report:
+    def checkpoint(self, cut: Cut, attempt: Attempt, *, captured_ms: int = 0) -> Report:
         """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""
-        before, clock = self._store.requests.snapshot(), _Stopwatch(self._world)
+        before, clock = self._store.requests.snapshot(), _Stopwatch(self._world, captured_ms)
         stored = put_artifacts(self._store, cut, attempt.checkpoint_id, self._holdings, self._settings)
         reach("artifacts.after")
         clock.lap("artifacts")
@@ -137,7 +137,7 @@ class Checkpointer:
             new_bytes=new_bytes,
             full_bytes=document.total_size_bytes,
             durations_ms=clock.laps_ms,
-            requests=requests,
+            objects=references(document),
         )
 
     def note_deleted(self, epochs: Iterable[int]) -> None:
@@ -149,7 +149,7 @@ class Checkpointer:
         settled = failure.settlement if failure else self._settlement
         reach("release.before")
         self._log.append(
-            lambda state, retry: Release(generation=self.generation, settled=settled, deleted=self._deleted),
+            lambda state: Release(generation=self.generation, settled=settled, deleted=self._deleted),
             generation=self.generation,
         )
         reach("release.after")
@@ -180,7 +180,7 @@ class Checkpointer:
     def _append(self, document: Manifest, data: bytes) -> None:
         sha256, settled, deleted = hashlib.sha256(data).hexdigest(), self._settlement, self._deleted
 
-        def decide(state: State | None, retry: bool) -> Checkpoint:
+        def decide(state: State | None) -> Checkpoint:
             # Retirement is computed anew on each state: a label may have come in between.
             return Checkpoint(
                 generation=self.generation,
@@ -246,9 +246,9 @@ def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Set
 
 
 class _Stopwatch:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, captured_ms: int) -> None:
         self._world, self._last = world, world.monotonic()
-        self.laps_ms: dict[str, int] = {}
+        self.laps_ms = {"capture": captured_ms}
 
     def lap(self, name: str) -> None:
         now = self._world.monotonic()

@@ -127,7 +127,7 @@ def create_label(log: Log, label: str, ref: str = LATEST) -> Savepoint:
     """Give the checkpoint that ``ref`` names a label, so that retention keeps it."""
     check_label(label)
 
-    def decide(state: State | None, _retry: bool) -> Label:
+    def decide(state: State | None) -> Label:
         if state is None:
             raise NotFound(
                 "the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE"
@@ -144,7 +144,7 @@ def delete_label(log: Log, label: str) -> Savepoint:
     """Take a label away; its checkpoint stays until retention drops it."""
     found: Savepoint | None = None
 
-    def decide(state: State | None, _retry: bool) -> Unlabel | None:
+    def decide(state: State | None) -> Unlabel | None:
         nonlocal found
         here = find_label(state, label) if state else None
         if found is not None and (here is None or here.append_id != found.append_id):

@@ -15,7 +15,7 @@ from .store import Store
 from .world import World
 
 # Chosen anew on every try: what to append on this state, or None when there is nothing left to do.
-Decide = Callable[[State | None, bool], Change | None]
+Decide = Callable[[State | None], Change | None]
 
 _MAX_READS = 100
 
@@ -76,7 +76,7 @@ class Log:
                     records.require_current(state, generation)
                 if state is not None and state.has(append_id):
                     return state
-                change = decide(state, pause_s > 0)
+                change = decide(state)
                 if change is None or self._create(change, append_id):
                     return cast(State, self.state)
             except Unavailable:

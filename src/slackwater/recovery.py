@@ -59,7 +59,7 @@ def claim(
         sink.bind(pipeline, name, uid)
     survey = Survey(keys, {name: sink.staged() for name, sink in sinks.items()} if state else {})
     reach("claim.before")
-    state = log.append(lambda _state, _retry: Claim(uid=uid, driver=driver))
+    state = log.append(lambda _state: Claim(uid=uid, driver=driver))
     reach("claim.after")
     if state.uid != uid:
         for name, sink in sinks.items():

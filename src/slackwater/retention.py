@@ -30,6 +30,10 @@ class References:
         self._store, self._settings = store, settings
         self._known: dict[str, frozenset[str]] = {}
 
+    def know(self, checkpoint_id: str, keys: frozenset[str]) -> None:
+        """Take the word of who has just written the manifest."""
+        self._known[checkpoint_id] = keys
+
     def of(self, entry: LiveCheckpoint | RetiredCheckpoint) -> frozenset[str]:
         known = self._known.get(entry.checkpoint_id)
         if known is None:

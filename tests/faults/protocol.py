@@ -168,7 +168,7 @@ def labeller(simulation: Simulation, settings: Settings, told: dict[str, str]) -
         log = Log(store, world, settings)
         chosen: list[int] = []
 
-        def decide(state: State | None, retry: bool) -> Label:
+        def decide(state: State | None) -> Label:
             if state is None or not state.live:
                 raise NotFound("nothing to label yet", code="checkpoint.not_found")
             chosen[:] = [simulation.random.choice(state.live).epoch]
@@ -189,7 +189,7 @@ def labeller(simulation: Simulation, settings: Settings, told: dict[str, str]) -
         told["kept"] = entry.checkpoint_id
         if simulation.random.random() < 0.3:
             del told["kept"]
-            log.append(lambda state, retry: None if retry and not (state and state.labels) else Unlabel(label="kept"))
+            log.append(lambda state: Unlabel(label="kept") if state and state.labels else None)
 
     return body
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -84,10 +83,3 @@ def test_a_malformed_setting_is_refused_and_not_ignored(text):
 
 def test_several_points_can_be_armed():
     assert failpoints.parse("a.b=kill,c@3=stop,") == {"a.b": (1, "kill"), "c": (3, "stop")}
-
-
-def test_every_step_of_the_path_has_its_points():
-    text = "".join((SOURCE / f"{module}.py").read_text() for module in ("checkpointer", "recovery", "retention"))
-    names = set(re.findall(r'reach\("([a-z.]+)"\)', text))
-    steps = ("artifacts", "manifest", "append", "commit", "latest", "release", "claim", "redrive", "delete", "sweep")
-    assert {f"{step}.{side}" for step in steps for side in ("before", "after")} <= names

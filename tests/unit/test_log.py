@@ -64,7 +64,7 @@ def numbers(store) -> list[str]:
 
 
 def checkpoint(log: Log, generation: int, epoch: int, keep_last: int = 10) -> State:
-    def decide(state: State | None, retry: bool) -> Checkpoint:
+    def decide(state: State | None) -> Checkpoint:
         assert state is not None
         return Checkpoint(
             generation=generation,
@@ -88,7 +88,7 @@ def test_an_empty_log_reads_as_nothing(store):
 
 def test_what_was_appended_is_what_another_reader_reads(store):
     log = open_log(store)
-    log.append(lambda state, retry: CLAIM)
+    log.append(lambda state: CLAIM)
     state = checkpoint(log, 1, 1)
     other = open_log(store)
     assert other.read() == state == log.state
@@ -98,7 +98,7 @@ def test_what_was_appended_is_what_another_reader_reads(store):
 def test_every_record_carries_the_digest_of_the_one_before(store):
     log = open_log(store)
     for _ in range(3):
-        log.append(lambda state, retry: CLAIM)
+        log.append(lambda state: CLAIM)
     first, second, third = (store.get(record_key(n)) for n in (1, 2, 3))
     assert records.decode(first, number=1).previous_sha256 is None
     assert records.decode(second, number=2).previous_sha256 == records.digest(first)
@@ -107,26 +107,26 @@ def test_every_record_carries_the_digest_of_the_one_before(store):
 
 def test_B5_a_record_is_never_overwritten_and_a_taken_number_is_decided_anew(store):
     old, new = open_log(store), open_log(store)
-    old.append(lambda state, retry: CLAIM)
-    new.append(lambda state, retry: CLAIM)
+    old.append(lambda state: CLAIM)
+    new.append(lambda state: CLAIM)
     first = store.get(record_key(2))
     assert old.number == 1
-    seen: list[tuple[int, bool]] = []
+    seen: list[int] = []
 
-    def decide(state: State | None, retry: bool) -> Claim:
-        seen.append((state.generation if state else 0, retry))
+    def decide(state: State | None) -> Claim:
+        seen.append(state.generation if state else 0)
         return CLAIM
 
     assert old.append(decide).generation == 3
-    assert seen == [(1, False), (2, True)]
+    assert seen == [1, 2]
     assert store.get(record_key(2)) == first
 
 
 def test_B16_a_stale_driver_is_fenced_and_leaves_nothing(store):
     old, new = open_log(store), open_log(store)
-    old.append(lambda state, retry: CLAIM)
+    old.append(lambda state: CLAIM)
     checkpoint(old, 1, 1)
-    new.append(lambda state, retry: CLAIM)
+    new.append(lambda state: CLAIM)
     before = numbers(store)
     with pytest.raises(Conflict) as caught:
         checkpoint(old, 1, 2)
@@ -136,7 +136,7 @@ def test_B16_a_stale_driver_is_fenced_and_leaves_nothing(store):
 
 def test_a_driver_is_fenced_even_if_its_change_has_counted(store):
     old, new = open_log(store), open_log(store)
-    old.append(lambda state, retry: CLAIM)
+    old.append(lambda state: CLAIM)
     new.read()
     store.lose = ["after"]
     real, calls = store.create, []
@@ -147,7 +147,7 @@ def test_a_driver_is_fenced_even_if_its_change_has_counted(store):
             return real(key, data)
         finally:
             if len(calls) == 1:
-                new.append(lambda state, retry: CLAIM)
+                new.append(lambda state: CLAIM)
 
     store.create = create_then_claim
     with pytest.raises(Conflict) as caught:
@@ -159,11 +159,11 @@ def test_a_driver_is_fenced_even_if_its_change_has_counted(store):
 
 def test_a_reader_takes_what_came_between_its_list_and_its_get(store):
     writer, reader = open_log(store), open_log(store)
-    writer.append(lambda state, retry: CLAIM)
+    writer.append(lambda state: CLAIM)
 
     def claim_again() -> None:
         store.before_get = lambda: None
-        writer.append(lambda state, retry: CLAIM)
+        writer.append(lambda state: CLAIM)
 
     store.before_get = claim_again
     assert reader.read() == writer.state
@@ -172,9 +172,9 @@ def test_a_reader_takes_what_came_between_its_list_and_its_get(store):
 
 def test_a_driver_that_slept_while_its_number_was_trimmed_away_learns_that_it_is_fenced(store):
     old, new = open_log(store), open_log(store)
-    old.append(lambda state, retry: CLAIM)
+    old.append(lambda state: CLAIM)
     for _ in range(2):
-        new.append(lambda state, retry: CLAIM)
+        new.append(lambda state: CLAIM)
     store.delete([record_key(2)])
     with pytest.raises(Conflict) as caught:
         checkpoint(old, 1, 1)
@@ -185,7 +185,7 @@ def test_a_driver_that_slept_while_its_number_was_trimmed_away_learns_that_it_is
 @pytest.mark.parametrize("lost", [["after"], ["before"], ["before", "after"], ["after", "before"], ["before"] * 3])
 def test_F3_an_append_whose_answer_is_lost_counts_exactly_once(store, lost):
     log = open_log(store)
-    log.append(lambda state, retry: CLAIM)
+    log.append(lambda state: CLAIM)
     store.lose = list(lost)
     state = checkpoint(log, 1, 1)
     assert [entry.epoch for entry in state.live] == [1]
@@ -197,19 +197,19 @@ def test_a_store_that_stays_away_is_an_error_after_the_deadline(store):
     log = open_log(store, Settings(total_timeout_s=0.2))
     store.lose = ["before"] * 1000
     with pytest.raises(Unavailable) as caught:
-        log.append(lambda state, retry: CLAIM)
+        log.append(lambda state: CLAIM)
     assert caught.value.code == "store.unavailable"
     assert numbers(store) == []
 
 
 def test_retirement_is_computed_anew_when_a_label_came_in_between(store):
     log, other = open_log(store), open_log(store)
-    log.append(lambda state, retry: CLAIM)
+    log.append(lambda state: CLAIM)
     checkpoint(log, 1, 1)
 
     def label_epoch_1() -> None:
         store.before_create = lambda: None
-        other.append(lambda state, retry: Label(label="kept", epoch=1))
+        other.append(lambda state: Label(label="kept", epoch=1))
 
     store.before_create = label_epoch_1
     state = checkpoint(log, 1, 2, keep_last=1)
@@ -219,32 +219,32 @@ def test_retirement_is_computed_anew_when_a_label_came_in_between(store):
 
 def test_a_change_that_fits_only_the_newest_state_is_not_refused_by_an_old_one(store):
     log, other = open_log(store), open_log(store)
-    log.append(lambda state, retry: CLAIM)
+    log.append(lambda state: CLAIM)
     checkpoint(log, 1, 1)
     other.read()
-    log.append(lambda state, retry: Label(label="x", epoch=1))
-    assert other.append(lambda state, retry: Unlabel(label="x")).labels == []
+    log.append(lambda state: Label(label="x", epoch=1))
+    assert other.append(lambda state: Unlabel(label="x")).labels == []
     with pytest.raises(NotFound) as caught:
-        other.append(lambda state, retry: Unlabel(label="x"))
+        other.append(lambda state: Unlabel(label="x"))
     assert caught.value.code == "label.not_found"
 
 
 def test_a_decision_that_there_is_nothing_to_do_writes_nothing(store):
     log = open_log(store)
-    claimed = log.append(lambda state, retry: CLAIM)
-    assert log.append(lambda state, retry: None) == claimed
+    claimed = log.append(lambda state: CLAIM)
+    assert log.append(lambda state: None) == claimed
     assert numbers(store) == [record_key(1)]
 
 
 @pytest.mark.parametrize("writers", [8])
 def test_writers_at_once_all_count_and_none_is_lost(store, writers):
     log = open_log(store)
-    log.append(lambda state, retry: CLAIM)
+    log.append(lambda state: CLAIM)
     checkpoint(log, 1, 1)
     patient = Settings(total_timeout_s=60)
 
     def write(n: int) -> None:
-        open_log(store, patient).append(lambda state, retry: Label(label=f"l{n}", epoch=1))
+        open_log(store, patient).append(lambda state: Label(label=f"l{n}", epoch=1))
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
     for thread in threads:
@@ -260,11 +260,11 @@ def test_writers_at_once_all_count_and_none_is_lost(store, writers):
 def test_a_damaged_newest_record_ends_it_with_a_typed_error_and_no_older_one_is_taken(store):
     log = open_log(store)
     for _ in range(2):
-        log.append(lambda state, retry: CLAIM)
+        log.append(lambda state: CLAIM)
     data = bytearray(store.get(record_key(2)))
     data[len(data) // 2] ^= 1
     store.put(record_key(2), bytes(data))
-    for attempt in (lambda: open_log(store).read(), lambda: open_log(store).append(lambda state, retry: CLAIM)):
+    for attempt in (lambda: open_log(store).read(), lambda: open_log(store).append(lambda state: CLAIM)):
         with pytest.raises(Corrupt) as caught:
             attempt()
         assert caught.value.code == "log.corrupt"
@@ -274,20 +274,20 @@ def test_a_damaged_newest_record_ends_it_with_a_typed_error_and_no_older_one_is_
 @pytest.mark.parametrize(("data", "code"), [(b"garbage", "log.corrupt"), (b"", "log.corrupt")])
 def test_a_writer_that_meets_a_damaged_record_says_so_at_once(store, data, code):
     log = open_log(store)
-    log.append(lambda state, retry: CLAIM)
+    log.append(lambda state: CLAIM)
     store.put(record_key(2), data)
     started = time.monotonic()
     with pytest.raises(Corrupt) as caught:
-        log.append(lambda state, retry: CLAIM)
+        log.append(lambda state: CLAIM)
     assert caught.value.code == code
     assert time.monotonic() - started < SETTINGS.total_timeout_s / 2
 
 
 def test_A6_a_record_of_a_newer_release_is_not_written_over(store):
-    open_log(store).append(lambda state, retry: CLAIM)
+    open_log(store).append(lambda state: CLAIM)
     store.put(record_key(2), seal(b'{"version":99}'))
     with pytest.raises(Unsupported) as caught:
-        open_log(store).append(lambda state, retry: CLAIM)
+        open_log(store).append(lambda state: CLAIM)
     assert caught.value.code == "log.unknown_version"
     assert numbers(store) == [record_key(1), record_key(2)]
 
@@ -301,15 +301,15 @@ def test_an_oversized_object_in_the_place_of_a_record_is_refused_unread(store):
 
 def test_stray_files_in_the_folder_decide_nothing(store):
     log = open_log(store)
-    state = log.append(lambda state, retry: CLAIM)
+    state = log.append(lambda state: CLAIM)
     for key in ("log/README", "log/2.json", "log/00000000000000000009.json.bak", "log/z/00000000000000000009.json"):
         store.put(key, b"not a record")
     assert open_log(store).read() == state
-    assert log.append(lambda state, retry: CLAIM).generation == 2
+    assert log.append(lambda state: CLAIM).generation == 2
 
 
 def test_F1_a_hint_decides_nothing(store):
-    open_log(store).append(lambda state, retry: CLAIM)
+    open_log(store).append(lambda state: CLAIM)
     for pointer in (b"", b"\xff\xfe", b"no such checkpoint\n"):
         store.put("checkpoints/_latest", pointer)
         assert open_log(store).read() is not None
@@ -319,17 +319,17 @@ def test_a_state_that_outgrew_a_record_is_refused_before_it_is_written(store, mo
     log = open_log(store)
     monkeypatch.setattr(records, "MAX_RECORD_BYTES", 300)
     with pytest.raises(InvalidInput) as caught:
-        log.append(lambda state, retry: CLAIM)
+        log.append(lambda state: CLAIM)
     assert caught.value.code == "log.state_too_large"
     assert numbers(store) == []
 
 
 def test_what_is_missing_because_a_newer_driver_took_over_is_a_conflict(store):
     old, new = open_log(store), open_log(store)
-    old.append(lambda state, retry: CLAIM)
+    old.append(lambda state: CLAIM)
     with pytest.raises(NotFound), old.unless_fenced(1):
         raise NotFound("gone", code="store.not_found")
-    new.append(lambda state, retry: CLAIM)
+    new.append(lambda state: CLAIM)
     with pytest.raises(Conflict) as caught, old.unless_fenced(1):
         raise NotFound("gone", code="store.not_found")
     assert caught.value.code == "driver.fenced"

@@ -173,7 +173,7 @@ def store() -> LosingStore:
 
 
 def append(log: Log, change: Change) -> None:
-    log.append(lambda _state, _retry: change)
+    log.append(lambda _state: change)
 
 
 def open_log(store: LosingStore) -> Log:

@@ -108,8 +108,11 @@ def _fail(error: SlackwaterError, invocation: Invocation, cause: BaseException |
     if hint:
         print(plain(f"hint: {hint}"), file=sys.stderr)
     if invocation.as_json:
-        facts = {"code": error.code, "message": error.message, "hint": hint, "details": error.details}
-        print(json.dumps({"error": facts}, indent=2, default=str))
+        import msgspec  # noqa: PLC0415 - kept off the path of --help
+
+        details = msgspec.to_builtins(error.details, enc_hook=str)
+        facts = {"code": error.code, "message": error.message, "hint": hint, "details": details}
+        print(json.dumps({"error": facts}, indent=2))
     return error.exit_code
 
 

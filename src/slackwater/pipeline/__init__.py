@@ -1,1 +1,1 @@
-"""The pipeline on Spark: its coordinator, sources and sinks."""
+"""The pipeline on Spark: its coordinator, writer and sinks."""

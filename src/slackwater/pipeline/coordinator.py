@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -17,10 +18,11 @@ from ..checkpointer import Attempt, Checkpointer, Report, SinkFailed
 from ..errors import Conflict, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.manifest import SinkOutput
+from ..log import Log
 from ..retention import References, delete_retired
 from ..settings import Settings
 from ..spark.capture import capture
-from ..store import Store
+from ..store import Requests, Store
 from ..world import World
 from .sinks import Sink
 from .workdir import WorkingDirectory
@@ -32,7 +34,6 @@ logger = logging.getLogger("slackwater")
 
 _COMMIT_POLL_S = 0.01  # Spark commits some milliseconds after foreachBatch returns.
 _ALIVE_POLL_S = 0.25
-_LOOKS = 3
 
 
 class RunningQuery(Protocol):
@@ -42,6 +43,8 @@ class RunningQuery(Protocol):
     def isActive(self) -> bool: ...
 
     def stop(self) -> None: ...
+
+    def awaitTermination(self) -> object: ...
 
 
 class _Staged(msgspec.Struct, frozen=True):
@@ -61,6 +64,7 @@ class Coordinator:
         *,
         checkpointer: Checkpointer,
         store: Store,
+        log: Log,
         references: References,
         world: World,
         settings: Settings,
@@ -68,7 +72,7 @@ class Coordinator:
         work: WorkingDirectory,
         source_types: Sequence[str],
     ) -> None:
-        self._checkpointer, self._store, self._references = checkpointer, store, references
+        self._checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
         self._world, self._settings, self._sinks = world, settings, sinks
         self._work, self._source_types = work, source_types
         self._in_flight: deque[_Staged] = deque()
@@ -78,7 +82,6 @@ class Coordinator:
         self._query: RunningQuery | None = None
         self.failure: BaseException | None = None
         self.ended = threading.Event()
-        self.reports: deque[Report] = deque(maxlen=100)
 
     # --- in Spark's thread
 
@@ -136,6 +139,7 @@ class Coordinator:
         except BaseException as error:
             self._fail(error)
         finally:
+            self._await_spark()
             self._finish()
             self._work.remove()
             self.ended.set()
@@ -144,59 +148,55 @@ class Coordinator:
 
     def _next_committed(self) -> _Staged | None:
         """Wait for Spark to commit the oldest micro-batch in flight; None when the query has ended and none is left."""
+        ended = False
         while True:
-            active = self._query is not None and self._query.isActive
             with self._changed:
-                if not self._in_flight and active:
+                if not self._in_flight and not ended:
                     self._changed.wait(_ALIVE_POLL_S)
                 oldest = self._in_flight[0] if self._in_flight else None
-            if oldest is None:
-                if not active:
-                    return None
-                continue
-            commit = self._work.checkpoint / "commits" / str(oldest.micro_batch)
-            waited = 0.0
-            while not commit.exists():
-                if not active:
-                    return None  # Spark will not commit it any more: the next run does it again.
-                if waited >= _ALIVE_POLL_S:
-                    break
-                self._world.sleep(_COMMIT_POLL_S)
-                waited += _COMMIT_POLL_S
-            else:
+            if oldest is not None and self._is_committed(oldest, 0 if ended else _ALIVE_POLL_S):
                 return oldest
+            if ended:
+                return None  # What Spark has not committed by now, the next run does again.
+            if self._query is None or not self._query.isActive:
+                self._await_spark()
+                ended = True
+
+    def _is_committed(self, staged: _Staged, patience_s: float) -> bool:
+        commit = self._work.checkpoint / "commits" / str(staged.micro_batch)
+        deadline = self._world.monotonic() + patience_s
+        while not commit.exists():
+            if self._world.monotonic() >= deadline:
+                return False
+            self._world.sleep(_COMMIT_POLL_S)
+        return True
+
+    def _await_spark(self) -> None:
+        """Wait for Spark's thread: a query that is being stopped is inactive long before it has ended."""
+        with suppress(Exception):  # How it ended is for the handle to tell.
+            if self._query is not None:
+                self._query.awaitTermination()
 
     def _checkpoint(self, staged: _Staged) -> None:
         reach("capture.before")
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
         self._unfinished.discard(staged.attempt.checkpoint_id)
-        report = self._capture_and_store(staged)
+        requests, began = self._store.requests.snapshot(), self._world.monotonic()
+        cut = capture(self._work.checkpoint, staged.micro_batch, self._source_types)
+        captured_ms = round(1000 * (self._world.monotonic() - began))
+        report = self._checkpointer.checkpoint(cut, staged.attempt, captured_ms=captured_ms)
+        self._references.know(report.checkpoint_id, report.objects)
         with self._changed:
             self._in_flight.popleft()
             self._changed.notify_all()
-        self.reports.append(report)
-        logger.info(describe(report))
         self._delete_retired()
-
-    def _capture_and_store(self, staged: _Staged) -> Report:
-        for look in range(_LOOKS):
-            started = self._world.monotonic()
-            cut = capture(self._work.checkpoint, staged.micro_batch, self._source_types)
-            captured_ms = round(1000 * (self._world.monotonic() - started))
-            try:
-                report = self._checkpointer.checkpoint(cut, staged.attempt)
-            except Unavailable as error:
-                # Spark may have put a newer snapshot in the place of files that were found a moment ago.
-                if error.code != "artifact.gone" or look == _LOOKS - 1:
-                    raise
-            else:
-                report.durations_ms["capture"] = captured_ms
-                return report
-        raise AssertionError("unreachable")
+        logger.info(describe(report, self._store.requests.snapshot() - requests))
 
     def _delete_retired(self) -> None:
         try:
-            self._checkpointer.note_deleted(delete_retired(self._store, self._checkpointer.state, self._references))
+            with self._log.unless_fenced(self._checkpointer.generation):
+                gone = delete_retired(self._store, self._checkpointer.state, self._references)
+            self._checkpointer.note_deleted(gone)
         except Conflict:
             raise
         except SlackwaterError as error:
@@ -207,19 +207,22 @@ class Coordinator:
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
-        if self._query is not None and self._query.isActive:
-            self._query.stop()
+        with suppress(Exception):  # A JVM that is gone has stopped, too.
+            if self._query is not None and self._query.isActive:
+                self._query.stop()
 
     def _finish(self) -> None:
-        """End on record, and leave nothing behind; a fenced driver leaves everything to the other,
-        one whose store is away to its next start.
+        """End on record and leave nothing behind.
+
+        A fenced driver leaves everything to the other one, one whose store is away to its next start.
         """
         if isinstance(self.failure, Conflict | Unavailable):
             return
         try:
+            # Before the discard: a driver that was fenced, and learns it here, must not touch even its own output.
+            self._checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
             for sink in self._sinks.values():
                 sink.discard(self._unfinished)
-            self._checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
         except BaseException as error:
             self.failure = self.failure or error
 
@@ -228,7 +231,8 @@ class Coordinator:
     def stop(self) -> None:
         """Let no further micro-batch begin; wake one that waits."""
         with self._changed:
-            self.stopping = True
+            # Once it has ended, however it did, there is nothing to stop.
+            self.stopping = self.stopping or not self.ended.is_set()
             self._changed.notify_all()
 
     def wait_settled(self) -> None:
@@ -241,11 +245,11 @@ class Coordinator:
         return self._checkpointer
 
 
-def describe(report: Report) -> str:
+def describe(report: Report, spent: Requests) -> str:
     """Format a checkpoint's one log line."""
     total_ms = sum(report.durations_ms.values())
     phases = ", ".join(f"{name} {ms}" for name, ms in report.durations_ms.items())
-    requests = ", ".join(f"{report.requests[name]} {name}" for name in ("puts", "lists", "gets", "deletes"))
+    requests = f"{spent.puts} puts, {spent.lists} lists, {spent.gets} gets, {spent.deletes} deletes"
     return (
         f"epoch {report.epoch}, micro-batch {report.micro_batch}: {report.new_files} state files "
         f"({report.new_file_bytes} bytes) stored as {report.new_bytes} bytes, {report.full_bytes} in all; "

@@ -50,7 +50,12 @@ class PipelineQuery(StreamingQuery):
 
     def processAllAvailable(self) -> None:
         """Wait until all that the sources have now is processed and settled."""
-        super().processAllAvailable()
+        try:
+            super().processAllAvailable()
+        except Exception:
+            self._coordinator.ended.wait()
+            self._raise_failure()
+            raise
         self._coordinator.wait_settled()
         self._raise_failure()
 
@@ -78,7 +83,7 @@ class PipelineQuery(StreamingQuery):
     @property
     def untold(self) -> bool:
         """Whether it runs, or has failed and nobody was told."""
-        return self.isActive or (self._coordinator.failure is not None and not self._told)
+        return self.isActive or (not self._told and self.exception() is not None)
 
     def _raise_failure(self) -> None:
         self._told = True
@@ -86,7 +91,7 @@ class PipelineQuery(StreamingQuery):
             raise self._coordinator.failure
 
 
-def reserve(url: str) -> None:
+def refuse_second(url: str) -> None:
     """Refuse a second driver of one pipeline in this process: it would only fence the first."""
     with _active_lock:
         running = _active.get(url)
@@ -100,6 +105,8 @@ def reserve(url: str) -> None:
 
 def register(query: PipelineQuery) -> None:
     with _active_lock:
+        for url in [url for url, old in _active.items() if not old.untold]:
+            del _active[url]
         _active[query.url] = query
 
 

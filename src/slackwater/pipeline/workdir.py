@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -25,14 +26,18 @@ class WorkingDirectory:
 
     @classmethod
     def make(cls, place: Path, generation: int, jvm_pid: int) -> WorkingDirectory:
-        """Make a fresh one, after removing those whose processes are gone."""
-        for old in place.iterdir():
-            if not _in_use(old):
-                shutil.rmtree(old, ignore_errors=True)
-        folder = Path(tempfile.mkdtemp(prefix=f"{generation:020d}-", dir=place))
-        # A driver that is killed leaves its JVM behind for a second or more: both must be gone.
-        owners = [{"pid": pid, "started": _started(pid)} for pid in (os.getpid(), jvm_pid)]
-        (folder / _OWNER).write_text(json.dumps(owners))
+        """Make a fresh one, after removing those of older generations whose processes are gone."""
+        prefix = f"{generation:020d}-"
+        try:
+            for old in place.iterdir():
+                if old.name < prefix and not _in_use(old):
+                    shutil.rmtree(old, ignore_errors=True)
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
+            # A driver that is killed leaves its JVM behind for a second or more: both must be gone.
+            owners = [{"pid": pid, "started": _started(pid)} for pid in (os.getpid(), jvm_pid)]
+            (folder / _OWNER).write_text(json.dumps(owners))
+        except OSError as error:
+            raise _unusable(place, error) from None
         return cls(folder)
 
     def remove(self) -> None:
@@ -47,21 +52,28 @@ def working_place(given: str | None, store_url: str, pipeline: str) -> Path:
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = root.lstat()
-        place.mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
-        raise InvalidInput(
-            f"no working directory can be made in {root}: {error.strerror}",
-            code="workdir.unusable",
-            hint=f'set .option("workdir", …) or {VARIABLE} to a folder that this user can write to',
-        ) from None
+        raise _unusable(root, error) from None
     # In a folder that everybody may write to, somebody else could have put a link in our place.
-    if not chosen and (status.st_uid != os.getuid() or root.is_symlink()):
+    if not chosen and (status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode)):
         raise InvalidInput(
             f"{root} belongs to somebody else",
             code="workdir.foreign",
             hint=f'set .option("workdir", …) or {VARIABLE} to a folder of your own',
         )
+    try:
+        place.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unusable(root, error) from None
     return place.resolve()
+
+
+def _unusable(folder: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(
+        f"no working directory can be made in {folder}: {error.strerror}",
+        code="workdir.unusable",
+        hint=f'set .option("workdir", …) or {VARIABLE} to a folder that this user can write to',
+    )
 
 
 def _in_use(folder: Path) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from .. import recovery
 from ..checkpointer import Checkpointer
-from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
+from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from ..failpoints import reach
 from ..formats.layout import format_name
 from ..inspect.pipelines import join_url
@@ -24,12 +25,13 @@ from ..spark.session import check_session
 from ..store import Store, open_store
 from ..world import RealWorld
 from .coordinator import Coordinator
-from .query import PipelineQuery, register, reserve
+from .query import PipelineQuery, refuse_second, register
 from .sinks import Sink
 from .workdir import WorkingDirectory, working_place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger("slackwater")
 
@@ -67,6 +69,12 @@ class PipelineWriter:
         return self
 
     def outputMode(self, outputMode: str) -> PipelineWriter:
+        if outputMode.lower() != "append":
+            raise Unsupported(
+                f"the sinks append, so the output mode {outputMode!r} would write rows again that they have",
+                code="output_mode.unsupported",
+                hint='.outputMode("append"), with a watermark where the query aggregates',
+            )
         self._writer.outputMode(outputMode)
         self._output_mode = outputMode
         return self
@@ -119,13 +127,16 @@ class PipelineWriter:
     def start(self) -> PipelineQuery:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
         name, settings, url = self._check()
-        reserve(url)
-        # Whatever can be refused is refused before the claim, which fences a driver that runs.
-        place = working_place(self._options.get("workdir"), url, name)
+        # Whatever we can refuse is refused before the claim, which fences a driver that runs.
         spark = self._frame.sparkSession
         check_session(spark, settings)
         options = {key.removeprefix("store."): v for key, v in self._options.items() if key.startswith("store.")}
         world, store = RealWorld(), open_store(url, settings, **options)
+        refuse_second(store.url)
+        place = working_place(self._options.get("workdir"), store.url, name)
+        sources = source_types(self._frame)
+        kinds = [f"{sink}:{it.kind}" for sink, it in self._sinks.items()]
+        query_hash = pipeline_hash(self._frame, self._output_mode, kinds)
         began = world.monotonic()
         log = Log(store, world, settings)
         claimed = recovery.claim(
@@ -139,16 +150,13 @@ class PipelineWriter:
             with log.unless_fenced(claimed.state.generation):
                 holdings = hydrate(store, claimed.head, work.checkpoint, settings) if claimed.head else {}
             reach("hydrate.after")
-            sources = source_types(self._frame)
             checkpointer = Checkpointer(
                 store=store,
                 log=log,
                 world=world,
                 settings=settings,
                 pipeline=name,
-                pipeline_hash=pipeline_hash(
-                    self._frame, self._output_mode, [f"{sink}:{it.kind}" for sink, it in self._sinks.items()]
-                ),
+                pipeline_hash=query_hash,
                 sinks=self._sinks,
                 holdings=holdings,
                 settlement=claimed.settlement,
@@ -156,6 +164,7 @@ class PipelineWriter:
             coordinator = Coordinator(
                 checkpointer=checkpointer,
                 store=store,
+                log=log,
                 references=references,
                 world=world,
                 settings=settings,
@@ -172,18 +181,24 @@ class PipelineWriter:
                 swept,
                 guarantee(sources, self._sinks),
             )
-            running = (
-                self._writer.foreachBatch(coordinator.stage)
-                .option("checkpointLocation", work.checkpoint.as_uri())
-                .start()
-            )
+            running = self._start_spark(coordinator, work)
         except BaseException:
             work.remove()
             raise
-        query = PipelineQuery(running._jsq, url, coordinator, lambda: Log(store, world, settings))
+        query = PipelineQuery(running._jsq, store.url, coordinator, lambda: Log(store, world, settings))
         coordinator.start(running)
         register(query)
         return query
+
+    def _start_spark(self, coordinator: Coordinator, work: WorkingDirectory) -> StreamingQuery:
+        writer = self._writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri())
+        try:
+            return writer.start()
+        except Exception:
+            # Spark refuses some queries only now: this generation has ended in order.
+            with suppress(SlackwaterError):
+                coordinator.checkpointer.release()
+            raise
 
     def _sweep(self, store: Store, log: Log, claimed: recovery.Claimed, references: References) -> int:
         try:
