@@ -24,7 +24,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.session.timeZone": "UTC",
             "spark.ui.enabled": False,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot": 2,
-            "spark.sql.streaming.stateStore.maintenanceInterval": "200ms",
+            "spark.sql.streaming.stateStore.maintenanceInterval": "500ms",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )

@@ -442,7 +442,7 @@ def test_a_manifest_that_forgot_a_batch_of_state_is_found_before_spark_sees_it(r
     manifests.validate(forgetful)
     with pytest.raises(Corrupt) as caught:
         hydrate(store, forgetful, tmp_path / "fresh", everything_in_batches)
-    assert caught.value.code in ("capture.file_missing", "state.folder_missing")
+    assert caught.value.code == "hydrate.not_whole"
     assert not (tmp_path / "fresh").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.spark.drivers import Driver, read_state, run, sinks_hold
+from tests.crash.drivers import Driver, read_state, run, sinks_hold
 
 ROWS = 12_000
 

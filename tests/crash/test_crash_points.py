@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.drivers import ROOT, read_state, run, sinks_hold
+from tests.crash.drivers import ROOT, read_state, run, sinks_hold
 
 ROWS = 30_000
 
