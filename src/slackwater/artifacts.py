@@ -244,8 +244,9 @@ def read_batch(store: Store, stored: Object) -> Iterator[tuple[str, bytes, str]]
         data = store.get(stored.key, max_bytes=stored.size_bytes)
     if len(data) != stored.size_bytes or hashlib.sha256(data).hexdigest() != stored.sha256:
         raise damaged(stored.key)
-    for path, entry in batch.decode_index(data).items():
-        yield path, batch.decode_entry(entry, data[entry.offset : entry.offset + entry.stored_bytes]), entry.sha256
+    index = batch.decode_index(data)
+    for path, content in batch.decode(data).items():
+        yield path, content, index[path].sha256
 
 
 def read_range(store: Store, stored: Object, file: File) -> bytes:

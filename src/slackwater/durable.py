@@ -52,8 +52,10 @@ class Disk:
             raise FileNotFoundError(errno.ENOENT, "not an object", key) from None
         try:
             status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
+            if stat.S_ISDIR(status.st_mode):
                 raise FileNotFoundError(errno.ENOENT, "not an object", key)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.ELOOP, "not a regular file", key)
             return _read(file, offset, admit(status.st_size))
         finally:
             os.close(file)
@@ -299,5 +301,6 @@ def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, in
                     inside = key + "/"
                     if after is None or inside > after or after.startswith(inside):
                         yield from _walk(os.open(entry.name, _FOLDER, dir_fd=folder), inside, after)
-                elif entry.is_file(follow_symlinks=False) and (after is None or key > after):
+                elif after is None or key > after:
+                    # A link or a pipe is listed too: who reads it is refused, and nobody takes it for missing.
                     yield key, entry.stat(follow_symlinks=False).st_size

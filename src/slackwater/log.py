@@ -79,9 +79,9 @@ class Log:
                 change = decide(state)
                 if change is None or self._create(change, append_id):
                     return cast(State, self.state)
-            except Unavailable:
-                # The create may have landed, or may still land: only the log can tell.
-                if self._world.monotonic() >= deadline:
+            except Unavailable as error:
+                # The create may have landed, or may still land: only the log can tell. A refusal is an answer.
+                if self._world.monotonic() >= deadline or error.code in ("store.denied", "store.full"):
                     raise
             except SlackwaterError:
                 # What I knew may be old news: refuse only what does not fit a state freshly read.

@@ -334,6 +334,10 @@ def _translated(verb: str, key: str, url: str) -> Iterator[None]:
         raise _of_disk(error, what) from error
     except foreign.BaseError as error:
         raise _of_cloud(error, what) from None
+    except BaseException as error:
+        if _is_panic(error):
+            raise _bad_option(*_DO_NOT_FIT) from None
+        raise
 
 
 _NO_BUCKET = "NoSuchBucket"
@@ -425,7 +429,10 @@ def open_store(url: str, settings: Settings | None = None, **options: str) -> St
         return _open_disk(os.path.expanduser(url), options)
     if scheme == "memory":
         return _open_memory(rest, options)
-    parsed = urlsplit(url)
+    try:
+        parsed = urlsplit(url)
+    except ValueError:
+        raise _bad_url("the URL is malformed") from None
     if "@" in parsed.netloc or parsed.query or parsed.fragment:
         raise _bad_url("the URL holds credentials, a query or a fragment")
     if scheme == "file":
@@ -492,8 +499,20 @@ def _open_cloud(scheme: str, bucket: str, prefix: str, settings: Settings, optio
         known = "names are those of obstore's S3Config, GCSConfig, AzureConfig and ClientConfig"
         raise _bad_option("one of its options is unknown", known) from None
     except (foreign.BaseError, TypeError, ValueError):
-        raise _bad_option("its options do not fit", "check the options and the environment's variables") from None
+        raise _bad_option(*_DO_NOT_FIT) from None
+    except BaseException as error:
+        if _is_panic(error):
+            raise _bad_option(*_DO_NOT_FIT) from None
+        raise
     return _Checked(f"{scheme}://{bucket}/{prefix}".rstrip("/"), _Objects(objects))
+
+
+_DO_NOT_FIT = ("its options do not fit", "check the options and the environment's variables, the endpoint first")
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Tell whether obstore's native code has panicked, as it does on some malformed endpoints."""
+    return type(error).__name__ == "PanicException"
 
 
 _PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
@@ -509,7 +528,10 @@ def _allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
     for endpoint in endpoints:
         if "@" in endpoint:
             raise _bad_option("its endpoint holds credentials", "pass them as options of their own")
-        local = _is_loopback(urlsplit(endpoint).hostname or "")
+        try:
+            local = _is_loopback(urlsplit(endpoint).hostname or "")
+        except ValueError:
+            raise _bad_option("its endpoint is malformed", "write it as https://host:port") from None
         if endpoint.startswith("http:") and not local and "allow_http" not in given:
             raise _bad_option("its endpoint is plain HTTP", "use https, or set the option allow_http=true")
     plain = endpoints and "allow_http" not in given and all(endpoint.startswith("http:") for endpoint in endpoints)

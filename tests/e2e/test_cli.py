@@ -602,3 +602,34 @@ def test_a_second_signal_ends_a_program_that_will_not_end(tmp_path):
         assert process.stdout.readline() == "no\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=15) == 130
+
+
+def test_a_log_that_lost_its_newest_records_is_found(url):
+    newest = max(Path(url, "log").iterdir())
+    while b'"type":"checkpoint"' not in newest.read_bytes():
+        newest.unlink()
+        newest = max(Path(url, "log").iterdir())
+    newest.unlink()
+    assert "log.records_lost" in {finding["code"] for finding in findings(url)}
+
+
+def test_a_linked_record_is_an_error_and_not_an_older_state(url, tmp_path):
+    newest = max(Path(url, "log").iterdir())
+    newest.rename(tmp_path / "elsewhere.json")
+    newest.symlink_to(tmp_path / "elsewhere.json")
+    done = slackwater("restore", url, "--to", str(tmp_path / "restored"))
+    assert done.returncode != 0 and "[store.bad_key]" in done.stderr
+    assert not (tmp_path / "restored").exists()
+
+
+@pytest.mark.parametrize("endpoint", ["garbage", "http://127.0.0.1:99999", "http://[::1"])
+def test_a_malformed_endpoint_is_wrong_input(endpoint):
+    keys = {"AWS_ACCESS_KEY_ID": "A", "AWS_SECRET_ACCESS_KEY": "S", "AWS_REGION": "x", "AWS_ENDPOINT_URL": endpoint}
+    done = slackwater("list", "s3://bucket/orders", "--timeout", "1", **keys)
+    assert (done.returncode, "[store.bad_option]" in done.stderr) == (2, True), done.stderr
+
+
+def test_credentials_in_a_surplus_argument_are_not_shown():
+    done = slackwater("list", "x", "s3://KEY:SECRET@bucket/p")
+    assert done.returncode == 2
+    assert "SECRET" not in done.stdout + done.stderr

@@ -150,7 +150,7 @@ def test_an_entry_is_canonical_and_holds_its_own_digest(bench: Bench) -> None:
 
 def test_the_owner_is_written_with_the_first_entry_and_not_before(bench: Bench) -> None:
     sink, owner = bench.sink(), bench.root / "_slackwater/owners/orders/totals.json"
-    sink.commit([{"attempt": new_attempt(), "files": [], "schema": {}}], 1)
+    sink.commit([{"attempt": new_attempt(), "files": [], "schema": {"type": "struct", "fields": []}}], 1)
     assert not owner.exists()
     sink.commit([bench.stage_by_hand(new_attempt(), 1)], 2)
     assert json.loads(owner.read_bytes()) == {"uid": UID}

@@ -219,7 +219,7 @@ def test_a_link_below_the_root_leads_nowhere(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput) as caught:
             call()
         assert caught.value.code == "store.bad_key"
-    assert store.list("") == []
+    assert [listed.key for listed in store.list("")] == ["file", "folder"], "a link must not look like nothing"
     assert store.list_folders("") == []
     assert store.create("file", b"") is False
     store.put("file", b"replaces the link itself")
@@ -236,12 +236,13 @@ def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     assert store.get("a/b") == b"v"
 
 
-def test_what_is_no_file_is_no_object(tmp_path: Path) -> None:
+def test_what_is_no_file_is_listed_and_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     store = open_store(str(tmp_path))
-    assert store.list("") == []
-    with pytest.raises(NotFound):
+    assert [listed.key for listed in store.list("")] == ["pipe"]
+    with pytest.raises(InvalidInput) as caught:
         store.get("pipe")
+    assert caught.value.code == "store.bad_key"
 
 
 def test_a_root_that_vanishes_is_made_again(tmp_path: Path) -> None:

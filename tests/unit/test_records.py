@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -200,3 +202,25 @@ def test_a_state_as_large_as_it_may_be_fits_a_record():
     retired = [records.RetiredCheckpoint(epoch=2**52, checkpoint_id=IDS[0], manifest_sha256="0" * 64)] * 1_000
     record = msgspec.structs.replace(golden_records()["claim"], state=state(live=live, labels=labels, retired=retired))
     assert len(records.encode(record)) <= records.MAX_RECORD_BYTES
+
+
+@pytest.mark.parametrize("wrong", ["reversed", "twice", "label", "settled", "generation"])
+def test_a_state_that_no_changes_could_have_made_is_refused_though_its_digest_is_right(wrong):
+    good = golden_records()["checkpoint"]
+    before = good.state
+    newest = before.live[-1]
+    lost = records.Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=newest.append_id)
+    changes: dict[str, dict[str, Any]] = {
+        "reversed": {"live": list(reversed([*before.live, msgspec.structs.replace(newest, epoch=before.epoch + 1)]))},
+        "twice": {"live": [*before.live, newest]},
+        "label": {"labels": [lost]},
+        "settled": {"settled_epoch": before.epoch + 1},
+        "generation": {"generation": good.number + 1},
+    }
+    record = msgspec.structs.replace(good, state=msgspec.structs.replace(before, **changes[wrong]))
+    body = msgspec.json.encode(record, order="sorted")
+    data = b'{"body":' + body + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    with pytest.raises(Corrupt) as caught:
+        records.decode(data, number=good.number)
+    assert caught.value.code == "log.corrupt"
+    assert "contradicts itself" in str(caught.value)

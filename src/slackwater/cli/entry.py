@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -95,7 +96,9 @@ def _refuse(error: click.UsageError, invocation: Invocation) -> int:
         click.echo(error.format_message(), err=True)
         return InvalidInput.exit_code
     path = error.ctx.command_path if error.ctx else "slackwater"
-    return _fail(InvalidInput(error.format_message(), code="usage.wrong", hint=f"{path} --help"), invocation)
+    # What was typed may hold credentials, where none belong.
+    message = re.sub(r"://[^/@\s]*@", "://…@", error.format_message())
+    return _fail(InvalidInput(message, code="usage.wrong", hint=f"{path} --help"), invocation)
 
 
 def _fail(error: SlackwaterError, invocation: Invocation, cause: BaseException | None = None) -> int:
@@ -112,7 +115,8 @@ def _fail(error: SlackwaterError, invocation: Invocation, cause: BaseException |
 
         details = msgspec.to_builtins(error.details, enc_hook=str)
         facts = {"code": error.code, "message": error.message, "hint": hint, "details": details}
-        print(json.dumps({"error": facts}, indent=2))
+        with suppress(OSError):  # A full or closed stdout cannot be told anything.
+            print(json.dumps({"error": facts}, indent=2), flush=True)
     return error.exit_code
 
 

@@ -34,9 +34,8 @@ def command(url: str, as_json: bool, timeout_s: float) -> None:
         facts = {"pipeline": pipeline.name, "url": url, "uid": pipeline.state.uid, "epoch": pipeline.state.epoch}
         print_json({**facts, "generation": pipeline.state.generation, "checkpoints": found})
     elif found:
-        width = _SHORT_ID
-        while len({summary.checkpoint_id[:width] for summary in found}) < len(found):
-            width += 1
+        unique = {summary.checkpoint_id for summary in found}
+        width = next(n for n in range(_SHORT_ID, 37) if len({known[:n] for known in unique}) == len(unique))
         columns = [">EPOCH", "ID", "MADE", "AGE", ">MICRO-BATCH", ">STATE", "LABELS", "NOTES"]
         print_table(columns, [_row(summary, width) for summary in found])
     else:

@@ -68,6 +68,8 @@ def format_name(name: str) -> str:
         component = quote(name, safe="").replace("~", "%7E")
     except UnicodeEncodeError:
         raise InvalidInput(f"{name!r} cannot be a name: it is not valid Unicode", code="name.hostile") from None
+    if component.startswith("."):  # Hidden files are not listed.
+        component = f"%2E{component[1:]}"
     if len(component) > _MAX_COMPONENT_BYTES:
         raise InvalidInput(
             f"the name {name[:40]!r}… takes {len(component)} bytes, the limit is {_MAX_COMPONENT_BYTES}",

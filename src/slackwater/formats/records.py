@@ -349,7 +349,26 @@ def decode(data: bytes, *, number: int) -> Record:
         raise _corrupt(number, f"does not decode: {error}") from None
     if record.number != number:
         raise _corrupt(number, f"says that it is {record.number}")
+    if contradiction := _contradiction(record.state, number):
+        raise _corrupt(number, f"contradicts itself: {contradiction}")
     return record
+
+
+def _contradiction(state: State, number: int) -> str | None:
+    """Say what in a state no sequence of changes could have made."""
+    live = [entry.epoch for entry in state.live]
+    retired = [entry.epoch for entry in state.retired]
+    ids = [entry.checkpoint_id for entry in state.live] + [entry.checkpoint_id for entry in state.retired]
+    labels = [savepoint.label for savepoint in state.labels]
+    if live != sorted(set(live)) or (live[-1] if live else 0) != state.epoch:
+        return "its live checkpoints are not in order up to the newest epoch"
+    if len(set(ids)) != len(ids) or set(live) & set(retired):
+        return "it names a checkpoint twice"
+    if len(set(labels)) != len(labels) or not {savepoint.epoch for savepoint in state.labels} <= set(live):
+        return "it has a label twice, or on a checkpoint that is not live"
+    if not state.epoch - 1 <= state.settled_epoch <= state.epoch or state.generation > number:
+        return "it has a settled epoch or a generation that cannot be"
+    return None
 
 
 def _corrupt(number: int, what: str) -> Corrupt:

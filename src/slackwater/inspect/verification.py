@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from ..artifacts import in_parallel, read_batch, read_range
-from ..errors import Corrupt
+from ..errors import Corrupt, SlackwaterError
 from ..formats import records
 from ..formats.layout import CHECKPOINTS, LATEST, LOG, RecordKey, manifest_key, parse_key, record_key
-from ..formats.manifest import File, Manifest, Object, all_files, decode_inline
+from ..formats.manifest import MAX_MANIFEST_BYTES, File, Manifest, Object, all_files, decode_inline
 from ..formats.records import LiveCheckpoint, State
 from ..recovery import load_manifest
 from ..settings import Settings
@@ -204,5 +204,26 @@ def _verify_pointer(store: Store, state: State) -> list[Finding]:
         pointer = None
     if pointer == expected:
         return []
+    if pointer is not None and (lost := _epoch_after(store, state, pointer)) is not None:
+        # The pointer is written after the record, and never goes ahead of it.
+        message = f"it names epoch {lost}, and the log ends at {state.epoch}: newer records have been lost"
+        return [Finding(severity="error", code="log.records_lost", key=LATEST, epochs=[], message=message)]
     message = "it does not name the head; it is a hint that decides nothing, and the next checkpoint mends it"
     return [Finding(severity="note", code="latest.stale", key=LATEST, epochs=[], message=message)]
+
+
+class _OfEpoch(msgspec.Struct):
+    epoch: int
+
+
+def _epoch_after(store: Store, state: State, checkpoint_id: str) -> int | None:
+    """Read the epoch of a checkpoint that the log does not know; None when it is not after all that the log knows."""
+    known = {entry.checkpoint_id for entry in state.live} | {entry.checkpoint_id for entry in state.retired}
+    if checkpoint_id in known:
+        return None
+    try:
+        data = store.get(manifest_key(checkpoint_id), max_bytes=MAX_MANIFEST_BYTES)
+        epoch = msgspec.json.decode(data, type=_OfEpoch).epoch
+    except (SlackwaterError, msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return epoch if epoch > state.epoch else None

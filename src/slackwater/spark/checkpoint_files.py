@@ -300,7 +300,7 @@ def _split_version(data: bytes, path: str, *, newest: int) -> tuple[int, str]:
 def _json(data: bytes, kind: type[T], path: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         _malformed(path, f"does not decode: {error}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -24,24 +25,27 @@ _NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
 def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> Holdings:
     """Write a checkpoint's files, each verified, below ``directory``, and check that Spark will find all that it needs.
 
-    The directory must be new or empty. After an error it is gone.
+    The directory must be new or empty. It has its name only when it is whole: until then, and after a crash, what is
+    written is in a hidden one beside it.
     """
+    directory = directory.resolve()
+    partial: Path | None = None
     try:
-        directory = directory.absolute()
-        directory.mkdir(parents=True, exist_ok=True)
-        if any(directory.iterdir()):
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise InvalidInput(
                 f"{directory} is not empty, and Spark would mix what it finds there with the checkpoint",
                 code="hydrate.not_empty",
                 hint="name a directory that does not exist yet",
             )
-    except OSError as error:
-        raise _unwritable(directory, error) from error
-    try:
-        holdings = restore(store, manifest, settings, _Writer(directory).write)
-        check_structure(directory, manifest)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
+        partial.chmod(0o755)
+        holdings = restore(store, manifest, settings, _Writer(partial, directory).write)
+        check_structure(partial, manifest)
+        partial.rename(directory)
     except BaseException as error:
-        shutil.rmtree(directory, ignore_errors=True)
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
         if isinstance(error, OSError):
             raise _unwritable(directory, error) from error
         raise
@@ -86,14 +90,14 @@ def check_structure(directory: Path, manifest: Manifest) -> Cut:
 
 
 class _Writer:
-    """Writes below one directory that nobody else has. Called from many threads."""
+    """Writes below one directory that nobody else has, and that will be named ``final``. Called from many threads."""
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(self, directory: Path, final: Path) -> None:
+        self._directory, self._final = directory, final
 
     def write(self, path: str, data: bytes) -> None:
         if _NAMES_SCHEMAS.fullmatch(check_path(path)):
-            data = move_schema_paths(data, path, f"file:{self._directory}")
+            data = move_schema_paths(data, path, f"file:{self._final}")
         target = self._directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)

@@ -223,10 +223,7 @@ def _draw_up(parsed: list[Staged], epoch: int, tag: str) -> Entry | None:
     files = [file for staged in parsed for file in staged.files]
     if not files:
         return None
-    attempts = {staged.attempt for staged in parsed}
-    if len(attempts) > 1:
-        raise Corrupt(f"epoch {epoch} has output of {len(attempts)} attempts", code="sink.descriptor_malformed")
-    attempt = attempts.pop()
+    attempt = parsed[0].attempt
     published = [
         PublishedFile(
             staged=file.path,

@@ -11,7 +11,7 @@ import json
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -43,6 +43,20 @@ class StagedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     path: str
     size_bytes: Count
     rows: Count
+
+
+class SparkField(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    type: str | dict[str, Any]
+    nullable: bool
+    metadata: dict[str, Any]
+
+
+class SparkSchema(msgspec.Struct, frozen=True, kw_only=True):
+    """A frame's columns, as Spark writes them in JSON."""
+
+    type: Literal["struct"]
+    fields: list[SparkField]
 
 
 class Staged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,8 +138,12 @@ class Staging:
         """Parse descriptors that were read from storage; only files of the attempt's own folder are accepted."""
         try:
             parsed = msgspec.convert(descriptors, list[Staged])
+            for staged in parsed:
+                msgspec.convert(staged.schema, SparkSchema)
         except (msgspec.ValidationError, RecursionError) as error:
             raise Corrupt(f"the sink's descriptor does not decode: {error}", code="sink.descriptor_malformed") from None
+        if len({staged.attempt for staged in parsed}) > 1:
+            raise Corrupt("an epoch has output of several attempts", code="sink.descriptor_malformed")
         for staged in parsed:
             for file in staged.files:
                 if not check_path(file.path).startswith(self.folder(staged.attempt)) or not _is_data(file.path):
