@@ -365,7 +365,6 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
 ELSEWHERE = {
     "checkpointer.py:exit_code",
     "formats/batch.py:_corrupt",
-    "formats/layout.py:parse_name",
     "formats/records.py:_apply_unlabel",
     "formats/records.py:_corrupt",
 }
