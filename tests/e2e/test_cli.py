@@ -633,3 +633,13 @@ def test_credentials_in_a_surplus_argument_are_not_shown():
     done = slackwater("list", "x", "s3://KEY:SECRET@bucket/p")
     assert done.returncode == 2
     assert "SECRET" not in done.stdout + done.stderr
+
+
+def test_a_restore_that_fails_leaves_nothing_where_it_was_told_to_write(url, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    flip(max(Path(url, "checkpoints").rglob("*.lcb")))
+    done = slackwater("restore", url, "--to", str(tmp_path / "linked"))
+    assert done.returncode == 13, done.stderr
+    assert list((tmp_path / "real").iterdir()) == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "store") == ["linked", "real"]

@@ -189,3 +189,10 @@ def test_a_checkpoint_id_that_is_a_path_builds_no_key():
     for build in (checkpoint_folder, manifest_key):
         with pytest.raises(InvalidInput):
             build("../" + ID)
+
+
+def test_a_name_that_begins_with_a_dot_is_not_hidden_from_listings():
+    assert format_name(".a.tmp") == "%2Ea.tmp"
+    assert parse_name("%2Ea.tmp") == ".a.tmp"
+    with pytest.raises(Corrupt):
+        parse_name(".a.tmp")
