@@ -15,6 +15,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=40_000)
     parser.add_argument("--rows-per-batch", type=int, default=2_000)
     parser.add_argument("--keep-last", type=int, default=3)
+    parser.add_argument("--epochs-in-flight", type=int, default=2)
     args = parser.parse_args()
 
     spark = sw.session(
@@ -39,6 +40,7 @@ def main() -> None:
         .option("store", str(args.folder / "store"))
         .option("workdir", str(args.folder / "work"))
         .option("keep_last", args.keep_last)
+        .option("epochs_in_flight", args.epochs_in_flight)
         .to("delta", sw.DeltaSink(args.folder / "totals-delta"))
         .to("files", sw.FileSink(args.folder / "totals-files"))
         .start()
