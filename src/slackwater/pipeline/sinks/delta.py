@@ -12,7 +12,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from ...errors import InvalidInput, Unsupported
 from ...failpoints import reach
 from ...formats.layout import format_name
 from .delta_schema import delta_schema, misfits
-from .staging import Staged, Staging, check_bound, format_tag, plain_schema, staged_missing
+from .staging import Staged, Staging, StagingSink, format_tag, plain_schema, staged_missing
 from .target import Target, other_pipeline, unavailable
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ _OF_DELTA_RS_ALONE = ("max_retries", "retry_timeout", "backoff_config", "delta_"
 _ASKS_TOO_MUCH_OF_A_COLUMN = ("delta.invariants", "delta.generationExpression", "delta.identity.")
 
 
-class DeltaSink:
+class DeltaSink(StagingSink):
     """A Delta table. ``take_over`` lets a new pipeline continue under the name of one whose store is lost."""
 
     kind = "delta"
-    can_undo = False
-    delivery = "exactly-once"
 
     def __init__(
         self,
@@ -63,18 +61,12 @@ class DeltaSink:
                 hint="choose another folder",
             )
         self._take_over = take_over
-        self._bound: Staging | None = None
         self._table: DeltaTable | None = None
         self._checked: dict[str, Any] | None = None
         self._synced: set[str] = set()
         # Staging looks at the table while the epoch before is committed.
         self._lock = threading.Lock()
         self.address = self._target.url
-
-    @property
-    def _staging(self) -> Staging:
-        check_bound(self._bound)
-        return self._bound  # type: ignore[return-value]
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
         """Take the identity under which epochs are remembered; refuse a table that knows another uid."""
@@ -92,7 +84,7 @@ class DeltaSink:
 
     def epoch(self) -> int:
         """Tell the newest epoch that was committed under this identity, 0 for none."""
-        check_bound(self._bound)
+        self.check_bound()
         with self._lock:
             table = self._load()
             return self._epoch_of(table) if table else 0
@@ -104,14 +96,6 @@ class DeltaSink:
         self._staging.tick(attempt)
         reach("delta.ticket.after")
         return self._staging.write(frame, attempt)
-
-    def staged(self) -> list[str]:
-        """List the attempts whose staged output is there and not committed."""
-        return self._staging.staged()
-
-    def discard(self, attempts: Iterable[str]) -> None:
-        """Delete the staged output of these attempts; what was committed, or is unknown, is left alone."""
-        self._staging.discard(attempts)
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
         """Add the staged files to the table in one version that also remembers the epoch."""
@@ -192,7 +176,7 @@ class DeltaSink:
             raise other_pipeline(self.address, self._pipeline)
 
     def _check_schema(self, schema: dict[str, Any]) -> None:
-        check_bound(self._bound)
+        self.check_bound()
         if schema == self._checked:
             return
         delta_schema(schema)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,7 +20,7 @@ from ...failpoints import reach
 from ...formats.ids import CheckpointId, Count, Sha256
 from ...formats.layout import check_path, format_name
 from ...store import Store
-from .staging import HOME, Staged, Staging, check_bound, format_tag, staged_missing
+from .staging import HOME, Staged, Staging, StagingSink, format_tag, staged_missing
 from .target import CONCURRENCY, Target, other_pipeline, unavailable
 
 if TYPE_CHECKING:
@@ -65,24 +64,16 @@ class _Owner(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
-class FileSink:
+class FileSink(StagingSink):
     """Parquet files in a folder. ``take_over`` lets a new pipeline go on under the name of one whose store is lost."""
 
     kind = "files"
-    can_undo = False
-    delivery = "exactly-once"
 
     def __init__(self, path: str | os.PathLike[str], *, take_over: bool = False, **store_options: str) -> None:
         self._target = Target(path, store_options)
         self._store = self._target.store
         self._take_over = take_over
-        self._bound: Staging | None = None
         self.address = self._target.url
-
-    @property
-    def _staging(self) -> Staging:
-        check_bound(self._bound)
-        return self._bound  # type: ignore[return-value]
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
         """Take the identity under which epochs are remembered; refuse a folder that knows another uid."""
@@ -95,7 +86,7 @@ class FileSink:
 
     def epoch(self) -> int:
         """Tell the newest epoch that was committed under this identity, 0 for none."""
-        check_bound(self._bound)
+        self.check_bound()
         return max(self._epochs(), default=0)
 
     def stage(self, frame: DataFrame, attempt: str) -> dict[str, Any]:
@@ -103,14 +94,6 @@ class FileSink:
         self._staging.tick(attempt)
         reach("files.ticket.after")
         return self._staging.write(frame, attempt)
-
-    def staged(self) -> list[str]:
-        """List the attempts whose staged output is there and not committed."""
-        return self._staging.staged()
-
-    def discard(self, attempts: Iterable[str]) -> None:
-        """Delete the staged output of these attempts; what was committed, or is unknown, is left alone."""
-        self._staging.discard(attempts)
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
         """Make staged output visible, once: the entry is the commit, publishing follows."""

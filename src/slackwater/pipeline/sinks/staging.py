@@ -168,9 +168,32 @@ def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
     )
 
 
-def check_bound(bound: object) -> None:
-    if bound is None:
-        raise InvalidInput("the sink was not bound to a pipeline yet", code="sink.unbound", hint="call bind() first")
+class StagingSink:
+    """What every sink that stages Parquet does alike."""
+
+    can_undo = False
+    delivery = "exactly-once"
+    _bound: Staging | None = None
+
+    @property
+    def _staging(self) -> Staging:
+        if self._bound is None:
+            raise InvalidInput(
+                "the sink was not bound to a pipeline yet", code="sink.unbound", hint="call bind() first"
+            )
+        return self._bound
+
+    def check_bound(self) -> None:
+        """Refuse to answer for no pipeline."""
+        self._staging  # noqa: B018 - raises
+
+    def staged(self) -> list[str]:
+        """List the attempts whose staged output is there and not committed."""
+        return self._staging.staged()
+
+    def discard(self, attempts: Iterable[str]) -> None:
+        """Delete the staged output of these attempts; what was committed, or is unknown, is left alone."""
+        self._staging.discard(attempts)
 
 
 def _is_data(key: str) -> bool:
