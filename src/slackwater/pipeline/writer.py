@@ -2,43 +2,23 @@
 
 from __future__ import annotations
 
-import logging
-import os
-import socket
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .. import recovery
-from ..checkpointer import Checkpointer
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
-from ..failpoints import reach
+from ..errors import InvalidInput, Unsupported
 from ..formats.layout import format_name
 from ..inspect.pipelines import join_url
-from ..log import Log
-from ..retention import References, sweep
 from ..settings import Settings
-from ..spark.hydrate import hydrate
-from ..spark.plan import pipeline_hash, source_types
-from ..spark.session import check_session
-from ..store import Store, open_store
-from ..world import RealWorld
-from .coordinator import Coordinator
-from .query import PipelineQuery, refuse_second, register
+from .query import PipelineQuery
 from .sinks import Sink
-from .workdir import WorkingDirectory, working_place
+from .start import Job, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
-
-logger = logging.getLogger("slackwater")
 
 _SETTINGS = set(Settings.__struct_fields__)
 _OWN = {"store", "workdir"}
-# Sources whose rows are gone once they were read.
-_NO_REPLAY = {"socket", "textsocket"}
 
 
 def writeStream(frame: DataFrame) -> PipelineWriter:
@@ -127,87 +107,19 @@ class PipelineWriter:
     def start(self) -> PipelineQuery:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
         name, settings, url = self._check()
-        # Whatever we can refuse is refused before the claim, which fences a driver that runs.
-        spark = self._frame.sparkSession
-        check_session(spark, settings)
-        options = {key.removeprefix("store."): v for key, v in self._options.items() if key.startswith("store.")}
-        world, store = RealWorld(), open_store(url, settings, **options)
-        refuse_second(store.url)
-        place = working_place(self._options.get("workdir"), store.url, name)
-        sources = source_types(self._frame)
-        kinds = [f"{sink}:{it.kind}" for sink, it in self._sinks.items()]
-        query_hash = pipeline_hash(self._frame, self._output_mode, kinds)
-        began = world.monotonic()
-        log = Log(store, world, settings)
-        claimed = recovery.claim(
-            store, log, world, pipeline=name, driver=f"{socket.gethostname()}:{os.getpid()}", sinks=self._sinks
+        return start(
+            Job(
+                frame=self._frame,
+                writer=self._writer,
+                name=name,
+                url=url,
+                output_mode=self._output_mode,
+                sinks=self._sinks,
+                settings=settings,
+                store_options={k.removeprefix("store."): v for k, v in self._options.items() if k.startswith("store.")},
+                workdir=self._options.get("workdir"),
+            )
         )
-        references = References(store, settings)
-        swept = self._sweep(store, log, claimed, references)
-        jvm_pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
-        work = WorkingDirectory.make(place, claimed.state.generation, jvm_pid)
-        try:
-            with log.unless_fenced(claimed.state.generation):
-                holdings = hydrate(store, claimed.head, work.checkpoint, settings) if claimed.head else {}
-            reach("hydrate.after")
-            checkpointer = Checkpointer(
-                store=store,
-                log=log,
-                world=world,
-                settings=settings,
-                pipeline=name,
-                pipeline_hash=query_hash,
-                sinks=self._sinks,
-                holdings=holdings,
-                settlement=claimed.settlement,
-            )
-            coordinator = Coordinator(
-                checkpointer=checkpointer,
-                store=store,
-                log=log,
-                references=references,
-                world=world,
-                settings=settings,
-                sinks=self._sinks,
-                work=work,
-                source_types=sources,
-            )
-            logger.info(
-                "pipeline %s, generation %d: %s in %d ms; swept %d leftovers; delivery is %s",
-                name,
-                claimed.state.generation,
-                f"recovered epoch {claimed.head.epoch}" if claimed.head else "starts fresh",
-                round(1000 * (world.monotonic() - began)),
-                swept,
-                guarantee(sources, self._sinks),
-            )
-            running = self._start_spark(coordinator, work)
-        except BaseException:
-            work.remove()
-            raise
-        query = PipelineQuery(running._jsq, store.url, coordinator, lambda: Log(store, world, settings))
-        coordinator.start(running)
-        register(query)
-        return query
-
-    def _start_spark(self, coordinator: Coordinator, work: WorkingDirectory) -> StreamingQuery:
-        writer = self._writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri())
-        try:
-            return writer.start()
-        except Exception:
-            # Spark refuses some queries only now: this generation has ended in order.
-            with suppress(SlackwaterError):
-                coordinator.checkpointer.release()
-            raise
-
-    def _sweep(self, store: Store, log: Log, claimed: recovery.Claimed, references: References) -> int:
-        try:
-            with log.unless_fenced(claimed.state.generation):
-                return sweep(store, claimed.state, claimed.survey, self._sinks, references)
-        except (Corrupt, NotFound) as error:
-            # A damaged old checkpoint must not keep a sound newest one from running; nothing is deleted then.
-            logger.warning("what crashed attempts left was not swept: %s", error)
-            return 0
 
     def _check(self) -> tuple[str, Settings, str]:
         missing = [
@@ -234,12 +146,3 @@ class PipelineWriter:
             ) from None
         name = str(self._name)
         return name, settings, join_url(str(self._options["store"]), format_name(name))
-
-
-def guarantee(sources: list[str], sinks: dict[str, Sink]) -> str:
-    """Say the delivery that these sources and sinks really give."""
-    lossy = sorted({source for source in sources if source in _NO_REPLAY})
-    weak = sorted(name for name, sink in sinks.items() if sink.delivery != "exactly-once")
-    if lossy:
-        return f"at most once (the source {lossy[0]} cannot replay)"
-    return f"at least once (the sink {weak[0]})" if weak else "exactly once"
