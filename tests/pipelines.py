@@ -7,17 +7,23 @@ import json
 import struct
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from slackwater import recovery
+from slackwater.artifacts import Holdings
 from slackwater.checkpointer import Attempt, Checkpointer
+from slackwater.errors import Corrupt, NotFound
 from slackwater.formats.layout import format_name
 from slackwater.formats.manifest import SinkOutput
 from slackwater.log import Log
-from slackwater.retention import References, delete_retired
+from slackwater.retention import References, delete_retired, sweep
 from slackwater.settings import Settings
 from slackwater.spark.capture import capture
+from slackwater.spark.hydrate import hydrate
 from slackwater.store import open_store
 from slackwater.world import RealWorld
 
@@ -39,89 +45,152 @@ class SteppedWorld(RealWorld):
 
 
 class FolderSink:
-    """A sink of plain files: ``staged/{attempt}``, renamed to ``{epoch}`` by the commit."""
+    """A sink of plain files: ``staged/{attempt}``, and ``rows.json``, replaced in one step by commit and undo."""
+
+    kind, can_undo = "folder", True
 
     def __init__(self, root: Path) -> None:
         self.root, self._staged = root, root / "staged"
-        self._staged.mkdir(parents=True)
+        self._staged.mkdir(parents=True, exist_ok=True)
 
     def stage(self, attempt: str, text: str) -> SinkOutput:
         (self._staged / attempt).write_text(text)
         descriptor = {"attempt": attempt, "files": [attempt]}
-        return SinkOutput(kind="folder", address=str(self.root), can_undo=False, descriptors=[descriptor])
+        return SinkOutput(kind=self.kind, address=str(self.root), can_undo=True, descriptors=[descriptor])
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
-        owner = self.root / "staged" / "owner"
-        owner.write_text(f"{pipeline}/{sink}/{uid}")
+        (self.root / "owner").write_text(f"{pipeline}/{sink}/{uid}")
+
+    def _read(self) -> tuple[int, list[tuple[int, str]]]:
+        try:
+            epoch, rows = json.loads((self.root / "rows.json").read_text())
+        except FileNotFoundError:
+            return 0, []
+        return epoch, [(of, text) for of, text in rows]
+
+    def _write(self, epoch: int, rows: list[tuple[int, str]]) -> None:
+        (self.root / "new.json").write_text(json.dumps([epoch, rows]))
+        (self.root / "new.json").replace(self.root / "rows.json")
+
+    def rows(self) -> list[str]:
+        return [text for _, text in self._read()[1]]
 
     def epoch(self) -> int:
-        return max((int(path.name) for path in self.root.iterdir() if path.name.isdecimal()), default=0)
+        return self._read()[0]
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
-        if epoch > self.epoch():
-            for descriptor in descriptors:
-                (self._staged / descriptor["attempt"]).rename(self.root / str(epoch))
+        newest, rows = self._read()
+        if epoch > newest:
+            staged = [self._staged / descriptor["attempt"] for descriptor in descriptors]
+            self._write(epoch, [*rows, *((epoch, path.read_text()) for path in staged)])
+            for path in staged:
+                path.unlink()
+
+    def undo(self, to_epoch: int, epoch: int) -> None:
+        newest, rows = self._read()
+        if epoch > newest:
+            self._write(epoch, [(of, text) for of, text in rows if of <= to_epoch])
+
+    def keep(self, epoch: int) -> None:
+        newest, rows = self._read()
+        self._write(max(epoch, newest), rows)
+
+    def plan_undo(self, to_epoch: int) -> str:
+        return f"{sum(of > to_epoch for of, _ in self._read()[1])} rows"
 
     def staged(self) -> list[str]:
-        return [path.name for path in self._staged.iterdir() if path.name != "owner"]
+        return [path.name for path in self._staged.iterdir()]
 
     def discard(self, attempts: Iterable[str]) -> None:
         for attempt in attempts:
             (self._staged / attempt).unlink(missing_ok=True)
 
 
+class Driver:
+    """One run over a pipeline in ``{root}/store/{name}``, through the real code, with hand-made micro-batches.
+
+    Micro-batch m stages the row "rows of m", so a sink that got each once, in order, holds just those.
+    """
+
+    def __init__(
+        self, root: Path, *, name: str = "orders", keep_last: int = 10, sinks: Iterable[str] = ("totals",), **given: Any
+    ) -> None:
+        self.settings = msgspec.structs.replace(SETTINGS, keep_last=keep_last)
+        self.pipeline, self.world = root / "store" / format_name(name), SteppedWorld()
+        self.store = open_store(str(self.pipeline), self.settings)
+        self.log = Log(self.store, self.world, self.settings)
+        self.sinks = {sink: self.sink_at(root, name, sink) for sink in sinks}
+        self.claimed = recovery.claim(
+            self.store, self.log, self.world, pipeline=name, driver="test:1", sinks=self.sinks
+        )
+        head = recovery.redrive(self.store, self.log, self.claimed.state, self.sinks, **given)
+        self.references = References(self.store, self.settings)
+        with suppress(Corrupt, NotFound):  # as a start does when an older manifest is damaged
+            sweep(self.store, self.claimed.state, self.claimed.survey, self.sinks, self.references)
+        first = self.claimed.state.generation == 1
+        folder = root / "work" / (format_name(name) + ("" if first else f"-{self.claimed.state.generation}"))
+        holdings: Holdings = {}
+        self.micro_batch = -1
+        if head is not None:
+            holdings = hydrate(self.store, head.manifest, folder, self.settings)
+            self.micro_batch = head.manifest.micro_batch
+        self.work = SparkDirectory(folder, self.micro_batch)
+        self.checkpointer = Checkpointer(
+            store=self.store,
+            log=self.log,
+            world=self.world,
+            settings=self.settings,
+            pipeline=name,
+            pipeline_hash=hashlib.sha256(name.encode()).hexdigest(),
+            query=None,
+            sinks=self.sinks,
+            holdings=holdings,
+            settlement=head.settlement if head else None,
+        )
+
+    @staticmethod
+    def sink_at(root: Path, name: str = "orders", sink: str = "totals") -> FolderSink:
+        return FolderSink(root / "lake" / format_name(name) / sink)
+
+    def step(self, state_bytes: int = 6000) -> None:
+        """Run one micro-batch: partition 0 adds ``state_bytes``, partition 1 a tenth of it; each takes a minute."""
+        self.micro_batch += 1
+        self.world.at_ms = START_MS + self.micro_batch * STEP_MS
+        self.work.commit(self.micro_batch, [state_bytes, state_bytes // 10])
+        attempt = self.world.checkpoint_id()
+        outputs = {name: sink.stage(attempt, f"rows of {self.micro_batch}") for name, sink in self.sinks.items()}
+        cut = capture(self.work.root, self.micro_batch, ["rate"])
+        self.checkpointer.checkpoint(cut, Attempt(checkpoint_id=attempt, outputs=outputs))
+        self.checkpointer.note_deleted(delete_retired(self.store, self.checkpointer.state, self.references))
+
+
 def make_pipeline(
     root: Path, epochs: int, *, name: str = "orders", keep_last: int = 10, state_bytes: int = 6000, release: bool = True
 ) -> Path:
-    """Make ``{root}/store/{name}`` with one checkpoint a minute, the first at ``START_MS``; return its folder.
-
-    Partition 0 adds ``state_bytes`` with each epoch and partition 1 a tenth of it.
-    """
-    world, pipeline = SteppedWorld(), root / "store" / format_name(name)
-    settings = Settings(
-        keep_last=keep_last,
-        inline_max_bytes=SETTINGS.inline_max_bytes,
-        inline_budget_bytes=SETTINGS.inline_budget_bytes,
-        object_min_bytes=SETTINGS.object_min_bytes,
-    )
-    store = open_store(str(pipeline), settings)
-    log = Log(store, world, settings)
-    sink = FolderSink(root / "lake" / format_name(name))
-    sinks = {"totals": sink}
-    claimed = recovery.claim(store, log, world, pipeline=name, driver="test:1", sinks=sinks)
-    checkpointer = Checkpointer(
-        store=store,
-        log=log,
-        world=world,
-        settings=settings,
-        pipeline=name,
-        pipeline_hash=hashlib.sha256(name.encode()).hexdigest(),
-        sinks=sinks,
-        holdings={},
-        settlement=claimed.settlement,
-    )
-    references = References(store, settings)
-    work = SparkDirectory(root / "work" / format_name(name))
-    for micro_batch in range(epochs):
-        world.at_ms = START_MS + micro_batch * STEP_MS
-        work.commit(micro_batch, [state_bytes, state_bytes // 10])
-        checkpoint_id = world.checkpoint_id()
-        attempt = Attempt(
-            checkpoint_id=checkpoint_id, outputs={"totals": sink.stage(checkpoint_id, f"rows of {micro_batch}\n")}
-        )
-        checkpointer.checkpoint(capture(work.root, micro_batch, ["rate"]), attempt)
-        checkpointer.note_deleted(delete_retired(store, checkpointer.state, references))
+    """Make ``{root}/store/{name}`` with one checkpoint a minute, the first at ``START_MS``; return its folder."""
+    driver = Driver(root, name=name, keep_last=keep_last)
+    for _ in range(epochs):
+        driver.step(state_bytes)
     if release:
-        checkpointer.release()
-    return pipeline
+        driver.checkpointer.release()
+    return driver.pipeline
 
 
 class SparkDirectory:
     """A working directory as Spark 4.3 leaves it: one aggregation on RocksDB, format 2, changelogs only."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, micro_batch: int = -1) -> None:
+        """Begin a fresh directory; or, after ``micro_batch``, go on in one that was hydrated."""
         self.root = root
         self._lineage: list[list[dict[str, Any]]] = [[] for _ in range(PARTITIONS)]
+        if micro_batch >= 0:
+            for partition in capture(root, micro_batch).operators[0].partitions:
+                names = [file.path.rpartition("/")[2].removesuffix(".changelog") for file in partition.deltas]
+                self._lineage[partition.partition] = [
+                    {"version": int(version), "checkpointUniqueId": unique_id}
+                    for version, _, unique_id in (name.partition("_") for name in names)
+                ]
+            return
         self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
         stores = [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": PARTITIONS}]
         operator = {"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": stores}

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 
 if TYPE_CHECKING:
+    from .pipeline.adopt import adopt
+    from .pipeline.rollback import plan_rollback, rollback
     from .pipeline.sinks.delta import DeltaSink
-    from .pipeline.sinks.files import FileSink
+    from .pipeline.sinks.files import FileSink, read_committed
+    from .pipeline.sinks.function import FunctionSink
     from .pipeline.writer import writeStream
     from .spark.session import session
 
@@ -20,11 +23,16 @@ __all__ = [
     "Corrupt",
     "DeltaSink",
     "FileSink",
+    "FunctionSink",
     "InvalidInput",
     "NotFound",
     "SlackwaterError",
     "Unavailable",
     "Unsupported",
+    "adopt",
+    "plan_rollback",
+    "read_committed",
+    "rollback",
     "session",
     "writeStream",
 ]
@@ -33,6 +41,11 @@ __all__ = [
 _LAZY = {
     "DeltaSink": ".pipeline.sinks.delta",
     "FileSink": ".pipeline.sinks.files",
+    "FunctionSink": ".pipeline.sinks.function",
+    "adopt": ".pipeline.adopt",
+    "plan_rollback": ".pipeline.rollback",
+    "read_committed": ".pipeline.sinks.files",
+    "rollback": ".pipeline.rollback",
     "session": ".spark.session",
     "writeStream": ".pipeline.writer",
 }

@@ -8,7 +8,7 @@ put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -18,8 +18,9 @@ from .errors import Conflict, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.layout import LATEST, manifest_key
-from .formats.manifest import Manifest, SinkOutput, references
+from .formats.manifest import Manifest, RolledBack, SinkOutput, references
 from .formats.plans import plan_retire
+from .formats.query import Query
 from .formats.records import MAX_REASON, Checkpoint, Release, Settlement, SinkStatus, State
 from .log import Log
 from .settings import Settings
@@ -47,6 +48,21 @@ class CommittingSink(Protocol):
         ...
 
     def discard(self, attempts: Iterable[str]) -> None: ...
+
+    def undo(self, to_epoch: int, epoch: int) -> None:
+        """Take back all that was committed after ``to_epoch``, in one atomic step that also remembers ``epoch``."""
+        ...
+
+    def keep(self, epoch: int) -> None:
+        """Remember ``epoch`` and leave every row as it is."""
+        ...
+
+    def plan_undo(self, to_epoch: int) -> str:
+        """Say in a few words what an undo would take back; refuse, as it would, what it cannot."""
+        ...
+
+    @property
+    def can_undo(self) -> bool: ...
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +97,14 @@ class Checkpointer:
         world: World,
         settings: Settings,
         pipeline: str,
-        pipeline_hash: str,
+        pipeline_hash: str | None,
+        query: Query | None,
         sinks: Mapping[str, CommittingSink],
         holdings: Holdings,
         settlement: Settlement | None,
     ) -> None:
         self._store, self._log, self._world, self._settings = store, log, world, settings
-        self._pipeline, self._pipeline_hash, self._sinks = pipeline, pipeline_hash, sinks
+        self._pipeline, self._pipeline_hash, self._query, self._sinks = pipeline, pipeline_hash, query, sinks
         self._holdings = holdings
         # How the newest epoch was settled: it goes into the next record.
         self._settlement = settlement
@@ -167,6 +184,8 @@ class Checkpointer:
             micro_batch=cut.micro_batch,
             watermark_ms=cut.watermark_ms,
             pipeline_hash=self._pipeline_hash,
+            query=self._query,
+            rollback=None,
             source_names=list(cut.sources),
             sink_names=list(attempt.outputs),
             source_offsets=cut.sources,
@@ -223,8 +242,8 @@ class SinkFailed(SlackwaterError):
         return cast(Settlement, self.details["settlement"])
 
 
-def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Settlement:
-    """Commit the epoch in every sink, one after the other; a second time does nothing."""
+def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()) -> Settlement:
+    """Commit the epoch in every sink, one after the other, or undo what a rollback undoes; again does nothing."""
     settled = Settlement(
         epoch=document.epoch,
         sinks={name: SinkStatus(status="Pending") for name in document.sinks},
@@ -234,8 +253,14 @@ def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Set
         full_bytes=0,
     )
     for name, output in document.sinks.items():
+        if name not in sinks and name in dropped:
+            settled.sinks[name] = SinkStatus(status="Dropped", reason="the user gave its output up")
+            continue
         try:
-            sinks[name].commit(output.descriptors, document.epoch)
+            if document.rollback is None:
+                sinks[name].commit(output.descriptors, document.epoch)
+            else:
+                undo_sink(sinks[name], document.rollback, name, document.epoch)
             reach("commit.after")
         except Conflict:
             raise
@@ -243,6 +268,14 @@ def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Set
             raise SinkFailed.because(error, name, settled) from error
         settled.sinks[name] = SinkStatus(status="Committed")
     return settled
+
+
+def undo_sink(sink: CommittingSink, rollback: RolledBack, name: str, epoch: int) -> None:
+    """Undo in one sink what a rollback undoes, or keep it where the user or the sink's nature says so."""
+    if name in rollback.keep or not sink.can_undo:
+        sink.keep(epoch)
+    else:
+        sink.undo(rollback.to_epoch, epoch)
 
 
 class _Stopwatch:

@@ -1,18 +1,18 @@
 """Backward: from the newest record to a running state.
 
-survey ─ read ─ claim ─ load manifest ─ re-drive sinks ─ restore, every byte verified
+survey ─ read ─ claim ─ load manifest ─ re-drive sinks: commit, or undo ─ restore, every byte verified
 
 ``checkpointer.py`` is this page mirrored; the sweep of what crashed attempts left is in ``retention.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
 from .artifacts import Holdings, get_artifacts
-from .checkpointer import CommittingSink, commit_sinks
+from .checkpointer import CommittingSink, commit_sinks, undo_sink
 from .errors import Conflict, Corrupt, NotFound
 from .failpoints import reach
 from .formats import manifest as manifests
@@ -33,18 +33,23 @@ class Survey(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver's start: its state, what it surveyed, and the head that all sinks now have."""
+    """A driver's claim, and what it had surveyed before."""
 
     state: State
     survey: Survey
-    head: Manifest | None
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint to go on from, which all sinks now have, and how it was settled if that is news."""
+
+    manifest: Manifest
     settlement: Settlement | None
 
 
 def claim(
     store: Store, log: Log, world: World, *, pipeline: str, driver: str, sinks: Mapping[str, CommittingSink]
 ) -> Claimed:
-    """Become the pipeline's driver: every older one is fenced, and every sink has the head's epoch."""
+    """Become the pipeline's driver: every older one is fenced."""
     # Before the claim, so that nothing of a newer driver is in it; before the read, because objects follow a claim.
     keys = [entry.key for entry in store.list(CHECKPOINTS)]
     state = log.read()
@@ -64,11 +69,18 @@ def claim(
     if state.uid != uid:
         for name, sink in sinks.items():
             sink.bind(pipeline, name, state.uid)
+    return Claimed(state=state, survey=survey)
+
+
+def redrive(
+    store: Store, log: Log, state: State, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()
+) -> Head | None:
+    """Drive the head into every sink, before anything else happens: commit it, or undo what a rollback undoes."""
     if state.head is None:
-        return Claimed(state=state, survey=survey, head=None, settlement=None)
+        return None
     with log.unless_fenced(state.generation):
         head = load_manifest(store, state.head)
-        return Claimed(state=state, survey=survey, head=head, settlement=_redrive(state, head, sinks))
+        return Head(manifest=head, settlement=_redrive(state, head, sinks, dropped))
 
 
 def load_manifest(store: Store, entry: LiveCheckpoint) -> Manifest:
@@ -84,8 +96,9 @@ def load_manifest(store: Store, entry: LiveCheckpoint) -> Manifest:
     return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
 
 
-def _redrive(state: State, head: Manifest, sinks: Mapping[str, CommittingSink]) -> Settlement | None:
-    """Commit the head wherever it is not committed yet, before anything else happens."""
+def _redrive(
+    state: State, head: Manifest, sinks: Mapping[str, CommittingSink], dropped: Collection[str]
+) -> Settlement | None:
     for name, sink in sinks.items():
         if sink.epoch() > state.epoch:
             raise Conflict(
@@ -94,15 +107,22 @@ def _redrive(state: State, head: Manifest, sinks: Mapping[str, CommittingSink]) 
                 hint="the log is older than the sink: was the store restored from a backup?",
             )
     settled = state.settled_epoch == state.epoch
-    if gone := head.sinks.keys() - sinks.keys():
-        if not settled:
-            raise Conflict(
-                f"the sink {min(gone)!r} has output of epoch {state.epoch} to commit, and is not in the pipeline",
-                code="sink.missing",
-                hint="start once with the sink, so that it gets its output",
-            )
+    gone = head.sinks.keys() - sinks.keys()
+    if settled and gone:
         return None
-    settlement = commit_sinks(head, sinks)
+    if left := gone - set(dropped):
+        what = "rows to take back" if head.rollback else "output to commit"
+        raise Conflict(
+            f"the sink {min(left)!r} has {what} for epoch {state.epoch}, and is not in the pipeline",
+            code="sink.missing",
+            hint=f'start once with the sink, or give this up on record: .option("drop_sink", "{min(left)}")',
+        )
+    settlement = commit_sinks(head, sinks, dropped)
+    if head.rollback is not None:
+        # A sink that no manifest of the branch names any more may have rows of an undone epoch all the same.
+        for name in sinks.keys() - head.sinks.keys():
+            if sinks[name].epoch() > head.rollback.to_epoch:
+                undo_sink(sinks[name], head.rollback, name, head.epoch)
     return None if settled else settlement
 
 

@@ -57,8 +57,9 @@ def delete_retired(store: Store, state: State, references: References) -> list[i
     live = references.of_live(state)
     doomed: set[str] = set()
     for entry in state.retired:
-        # Manifests go last: without it, everything of this checkpoint is gone already.
-        with suppress(NotFound):
+        # Manifests go last: without it, everything of this checkpoint is gone already. What a damaged one names, nobody
+        # can tell; nothing needs it, so the next start sweeps it.
+        with suppress(NotFound, Corrupt):
             doomed |= references.of(entry) - live
     store.delete(sorted(doomed))
     reach("delete.between")
@@ -78,13 +79,15 @@ def sweep(
         needed = references.of_live(state)
         for entry in state.retired:
             # The deleter's, who records that they are gone.
-            with suppress(NotFound):
+            with suppress(NotFound, Corrupt):
                 needed |= references.of(entry)
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
     count = len(strays)
+    # Undone output is not needed any more: the sinks have passed its epoch, so nobody can commit it.
+    needed_attempts = ids - {entry.checkpoint_id for entry in state.live if entry.undone}
     for name, attempts in survey.attempts.items():
-        abandoned = [attempt for attempt in attempts if attempt not in ids]
+        abandoned = [attempt for attempt in attempts if attempt not in needed_attempts]
         sinks[name].discard(abandoned)
         count += len(abandoned)
     reach("sweep.after")

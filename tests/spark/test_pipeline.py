@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SOURCE = Path(sw.__file__).parent
-CORE = ["formats/*.py", "artifacts.py", "log.py", "checkpointer.py", "recovery.py", "retention.py"]
+CORE = ["formats/*.py", "artifacts.py", "log.py", "checkpointer.py", "recovery.py", "retention.py", "rollback.py"]
 ROWS = 3_000
 PER_BATCH = 500
 
@@ -287,15 +287,56 @@ def test_a_lost_log_beside_checkpoints_is_refused(spark: SparkSession, tmp_path:
         writer(spark, tmp_path).trigger(availableNow=True).start()
 
 
-def test_a_damaged_head_is_never_restored(spark: SparkSession, tmp_path: Path) -> None:
-    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
-    for path in (tmp_path / "store").rglob("*.lcb"):
-        data = bytearray(path.read_bytes())
-        data[len(data) // 2] ^= 1
-        path.write_bytes(data)
-    with pytest.raises(sw.Corrupt, match=r"\[artifact.damaged\]"):
+def flip_a_bit_of(folder: Path, epoch: int) -> str:
+    """Damage an object that this epoch stored itself; return its key."""
+    state = open_log(folder).read()
+    entry = state.find(epoch) if state else None
+    assert entry is not None
+    victim = min((folder / "store" / "payments" / "checkpoints" / entry.checkpoint_id / "batches").iterdir())
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    return str(victim.relative_to(folder / "store" / "payments"))
+
+
+def test_a_damaged_head_stops_the_start_until_it_is_told_to_roll_back(spark: SparkSession, tmp_path: Path) -> None:
+    # Without inlining, so that every epoch has an object to damage.
+    writer(spark, tmp_path, inline_max_bytes=0).trigger(availableNow=True).start().awaitTermination()
+    newest = ROWS // PER_BATCH + 1
+    key = flip_a_bit_of(tmp_path, newest)
+    with pytest.raises(sw.Corrupt, match=r"\[head.damaged\]") as raised:
         writer(spark, tmp_path).trigger(availableNow=True).start()
+    assert raised.value.exit_code == 13
+    assert raised.value.details == {"epoch": newest, "key": key, "lost": [newest], "newest_verified": newest - 1}
+    assert key in str(raised.value) and f"--to {newest - 1} --yes" in str(raised.value)
     assert not list((tmp_path / "work").glob("*/*"))
+    equals_the_oracle(tmp_path)  # nothing was undone yet
+    state = open_log(tmp_path).read()
+    assert state is not None and state.epoch == newest and state.release_append_id is not None
+    again = writer(spark, tmp_path, fallback="newest-verified").trigger(availableNow=True).start()
+    again.awaitTermination()
+    assert [entry.rollback_to for entry in again.checkpoints() if entry.epoch == newest + 1] == [newest - 1]
+    equals_the_oracle(tmp_path)
+
+
+def test_a_rollback_takes_rows_back_out_of_both_sinks_and_they_come_again(spark: SparkSession, tmp_path: Path) -> None:
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    url = str(tmp_path / "store" / "payments")
+    plan = sw.plan_rollback(url, "3")
+    assert [(sink.name, sink.action) for sink in plan.sinks] == [("delta", "undo"), ("files", "undo")]
+    assert [(source.now, source.then) for source in plan.sources] == [({"seq": str(ROWS)}, {"seq": str(3 * PER_BATCH)})]
+    sw.rollback(url, "3")
+    equals_the_oracle(tmp_path)  # the sinks follow with the next start
+    query = writer(spark, tmp_path).start()
+    # The driver that starts undoes before it lets Spark run; what it has added since is of later epochs.
+    held = {name: len(list(rows)) for name, rows in read_sinks(tmp_path).items()}
+    assert max(held.values()) < len(expected_totals(ROWS))
+    query.stop()
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    state = open_log(tmp_path).read()
+    assert state is not None and [entry.epoch for entry in state.live if entry.undone] == [4, 5, 6, 7]
+    assert state.settled_epoch == state.epoch
+    equals_the_oracle(tmp_path)
 
 
 def test_a_session_with_wrong_settings_is_told_each_line_that_mends_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ORDER = [
     {"labels"},
     {"checkpointer"},
     {"recovery"},
-    {"retention"},
+    {"retention", "rollback"},
     {"inspect"},
     {"incremental"},
     {"spark"},

@@ -76,6 +76,8 @@ def manifest_of(stored: Stored, cut: Cut, number: int) -> Manifest:
         micro_batch=cut.micro_batch,
         watermark_ms=0,
         pipeline_hash=HASH,
+        query=None,
+        rollback=None,
         source_names=[],
         sink_names=[],
         source_offsets={},

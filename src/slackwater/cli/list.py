@@ -45,7 +45,8 @@ def command(url: str, as_json: bool, timeout_s: float) -> None:
 def _row(summary: CheckpointSummary, width: int) -> list[str]:
     notes = [
         *(["head"] if summary.head else []),
-        *([] if summary.settled else ["sinks not yet on record"]),
+        *([f"rolled back to {summary.rollback_to}"] if summary.rollback_to is not None else []),
+        *(["undone"] if summary.undone else [] if summary.settled else ["sinks not yet on record"]),
         *([f"damaged: {summary.problem.message}"] if summary.problem else []),
     ]
     return [

@@ -11,7 +11,7 @@ from .options import at_option, open_pipeline, resolve, store_options, url_argum
 from .text import count, format_age, format_size, format_time, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..inspect.checkpoints import CheckpointDetail
+    from ..inspect.checkpoints import CheckpointDetail, CheckpointSummary
 
 
 @click.command("show")
@@ -45,7 +45,7 @@ def _print(detail: CheckpointDetail) -> None:
     print_fields(
         {
             "pipeline": detail.pipeline,
-            "epoch": f"{checkpoint.epoch}{' (head)' if checkpoint.head else ''}",
+            "epoch": f"{checkpoint.epoch}{_standing(checkpoint)}",
             "id": checkpoint.checkpoint_id,
             "parent": checkpoint.parent_id or "none",
             "made": f"{format_time(checkpoint.created_at_ms)} ({format_age(checkpoint.created_at_ms)} ago)",
@@ -94,6 +94,12 @@ def _print(detail: CheckpointDetail) -> None:
             for entry in detail.objects
         ],
     )
+
+
+def _standing(checkpoint: CheckpointSummary) -> str:
+    rolled_back = f"rolled back to {checkpoint.rollback_to}" if checkpoint.rollback_to is not None else ""
+    facts = ["head" if checkpoint.head else "", "undone" if checkpoint.undone else "", rolled_back]
+    return f" ({', '.join(filter(None, facts))})" if any(facts) else ""
 
 
 def _section(columns: list[str], rows: list[list[str]]) -> None:

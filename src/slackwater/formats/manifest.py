@@ -17,6 +17,7 @@ from msgspec import Meta
 from ..errors import Corrupt, InvalidInput, Unsupported
 from .ids import CheckpointId, Count, Name, RandomId, Sha256
 from .layout import ArtifactKey, BatchKey, check_path, parse_key
+from .query import Query
 
 VERSION: Final = 3
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
@@ -85,6 +86,14 @@ class SinkOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     descriptors: list[dict[str, Any]]
 
 
+class RolledBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a rollback: the checkpoint whose content this one has, and the sinks that keep their rows all the same."""
+
+    to_epoch: Count
+    to_id: CheckpointId
+    keep: list[Name]
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: Literal[3]
     checkpoint_id: CheckpointId
@@ -95,7 +104,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     created_at_ms: Count
     micro_batch: Count
     watermark_ms: Count
-    pipeline_hash: Sha256
+    pipeline_hash: Sha256 | None
+    query: Query | None
+    rollback: RolledBack | None
     source_names: list[Name]
     sink_names: list[Name]
     source_offsets: dict[str, SourcePosition]
@@ -193,6 +204,10 @@ def validate(manifest: Manifest) -> None:
     sources = sorted(manifest.source_offsets)
     need(sources == sorted(manifest.source_names), "has sources without offsets, or offsets without sources")
     need(sorted(manifest.sinks) == sorted(manifest.sink_names), "has sinks without output, or output without sinks")
+    if manifest.rollback is not None:
+        need(manifest.rollback.to_epoch < manifest.epoch, "rolls back to itself, or forward")
+        staged = any(sink.descriptors for sink in manifest.sinks.values())
+        need(not staged, "is a rollback, and has output to commit")
 
 
 def _size(parts: Iterable[File | Partition | Operator]) -> int:

@@ -83,8 +83,15 @@ def _inline_bytes(file: NewFile) -> int:
 
 
 def plan_retire(state: State, keep_last: int) -> list[int]:
-    """Plan which epochs leave when one more checkpoint is added: all but the newest ``keep_last`` and savepoints."""
-    room = _MAX_WAITING - len(state.retired)
+    """Plan which epochs leave when one more checkpoint is added: all but the newest ``keep_last`` and savepoints.
+
+    Undone ones do not crowd out those that a rollback can go to: they leave when as many newer ones are on the branch.
+    """
+    room = max(0, _MAX_WAITING - len(state.retired))
     labelled = {savepoint.epoch for savepoint in state.labels}
-    surplus = state.live[: max(0, len(state.live) + 1 - keep_last)]
-    return [entry.epoch for entry in surplus if entry.epoch not in labelled][: max(0, room)]
+    branch = [entry.epoch for entry in state.branch]
+    kept = set(branch[max(0, len(branch) + 1 - keep_last) :])
+    oldest = min(kept, default=state.epoch + 1)
+    undone = [entry.epoch for entry in state.live if entry.undone and entry.epoch > oldest]
+    kept |= set(undone[-keep_last:]) | labelled
+    return [entry.epoch for entry in state.live if entry.epoch not in kept][:room]

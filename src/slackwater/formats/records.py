@@ -23,7 +23,9 @@ MAX_REASON = 500
 
 
 class SinkStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    status: Literal["Pending", "Committed", "Failed"]
+    """Where a sink stands with an epoch. ``Dropped``: the user gave up its output for good."""
+
+    status: Literal["Pending", "Committed", "Failed", "Dropped"]
     reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
 
 
@@ -64,6 +66,18 @@ class Checkpoint(
     deleted: list[Count]
 
 
+class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rollback", tag_field="type"):
+    """A checkpoint whose content is an older epoch's; the epochs between are undone. Sinks follow at the next start."""
+
+    generation: Count
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+    to_epoch: Count
+
+
 class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="label", tag_field="type"):
     label: Name
     epoch: Count
@@ -81,13 +95,15 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     deleted: list[Count]
 
 
-Change = Claim | Checkpoint | Label | Unlabel | Release
+Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release
 
 
 # --- the state
 
 
 class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A checkpoint that can be restored. An undone one is off the current branch; ``rollback_to`` is a rollback's."""
+
     epoch: Count
     checkpoint_id: CheckpointId
     manifest_sha256: Sha256
@@ -95,6 +111,8 @@ class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     parent_id: CheckpointId | None
     created_at_ms: Count
     append_id: RandomId
+    undone: bool
+    rollback_to: Count | None
 
 
 class Savepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -129,6 +147,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The checkpoint to resume from: the newest one."""
         return self.live[-1] if self.live else None
 
+    @property
+    def branch(self) -> list[LiveCheckpoint]:
+        """The live checkpoints that the head is built on, itself the last."""
+        return [entry for entry in self.live if not entry.undone]
+
     def find(self, epoch: int) -> LiveCheckpoint | None:
         return next((entry for entry in self.live if entry.epoch == epoch), None)
 
@@ -157,28 +180,15 @@ def apply(state: State | None, change: Change, *, number: int, append_id: str, a
     """Apply a change; refuse, with a typed error, one that does not fit the state."""
     at_ms = max(at_ms, state.at_ms) if state else at_ms
     if isinstance(change, Claim):
-        if state is None:
-            return State(
-                uid=change.uid,
-                generation=number,
-                claim_append_id=append_id,
-                release_append_id=None,
-                epoch=0,
-                settled_epoch=0,
-                at_ms=at_ms,
-                live=[],
-                labels=[],
-                retired=[],
-            )
-        return msgspec.structs.replace(
-            state, generation=number, claim_append_id=append_id, release_append_id=None, at_ms=at_ms
-        )
+        return _apply_claim(state, change, number=number, append_id=append_id, at_ms=at_ms)
     if state is None:
         raise NotFound("the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE")
     state = msgspec.structs.replace(state, at_ms=at_ms)
     match change:
         case Checkpoint():
             return _apply_checkpoint(state, change, append_id)
+        case Rollback():
+            return _apply_rollback(state, change, append_id)
         case Label():
             return _apply_label(state, change, append_id)
         case Unlabel():
@@ -187,6 +197,25 @@ def apply(state: State | None, change: Change, *, number: int, append_id: str, a
             require_current(state, change.generation)
             state = _settle(_forget(state, change.deleted), change.settled)
             return msgspec.structs.replace(state, release_append_id=append_id)
+
+
+def _apply_claim(state: State | None, change: Claim, *, number: int, append_id: str, at_ms: int) -> State:
+    if state is not None:
+        return msgspec.structs.replace(
+            state, generation=number, claim_append_id=append_id, release_append_id=None, at_ms=at_ms
+        )
+    return State(
+        uid=change.uid,
+        generation=number,
+        claim_append_id=append_id,
+        release_append_id=None,
+        epoch=0,
+        settled_epoch=0,
+        at_ms=at_ms,
+        live=[],
+        labels=[],
+        retired=[],
+    )
 
 
 def require_current(state: State, generation: int) -> None:
@@ -202,6 +231,44 @@ def require_current(state: State, generation: int) -> None:
 
 
 def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State:
+    _require_next(state, change)
+    state = _settle(_forget(state, change.deleted), change.settled)
+    if state.settled_epoch != state.epoch:
+        raise Conflict(
+            f"epoch {change.epoch} cannot count before every sink has committed epoch {state.epoch}",
+            code="checkpoint.unsettled",
+        )
+    return _retire(_add(state, change, append_id), change.retire)
+
+
+def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
+    """Nothing has to be committed before it is undone, so the epochs before may be unsettled."""
+    _require_next(state, change)
+    target = find_target(state, change.to_epoch)
+    live = [
+        msgspec.structs.replace(entry, undone=True) if entry.epoch > target.epoch else entry for entry in state.live
+    ]
+    return _add(msgspec.structs.replace(state, live=live), change, append_id)
+
+
+def find_target(state: State, epoch: int) -> LiveCheckpoint:
+    """Find the checkpoint to roll back to; refuse one that is gone, or off the current branch."""
+    target = state.find(epoch)
+    if target is None:
+        raise NotFound(
+            f"epoch {epoch} is not a live checkpoint", code="checkpoint.not_found", hint="slackwater list URL"
+        )
+    if target.undone:
+        raise Conflict(
+            f"epoch {epoch} was undone by a rollback, and sinks cannot go back to what they have taken back",
+            code="rollback.undone",
+            hint="slackwater list URL shows the epochs that are not undone; slackwater restore URL --at "
+            f"{epoch} --to DIR gives this one's state as a directory",
+        )
+    return target
+
+
+def _require_next(state: State, change: Checkpoint | Rollback) -> None:
     require_current(state, change.generation)
     parent = state.head.checkpoint_id if state.head else None
     if change.epoch != state.epoch + 1 or change.parent_id != parent:
@@ -211,12 +278,9 @@ def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State
             epoch=change.epoch,
             newest=state.epoch,
         )
-    state = _settle(_forget(state, change.deleted), change.settled)
-    if state.settled_epoch != state.epoch:
-        raise Conflict(
-            f"epoch {change.epoch} cannot count before every sink has committed epoch {state.epoch}",
-            code="checkpoint.unsettled",
-        )
+
+
+def _add(state: State, change: Checkpoint | Rollback, append_id: str) -> State:
     if len(state.live) >= MAX_LIVE:
         raise Conflict(f"a pipeline holds {MAX_LIVE} live checkpoints at the most", code="checkpoint.too_many")
     entry = LiveCheckpoint(
@@ -227,8 +291,10 @@ def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State
         parent_id=change.parent_id,
         created_at_ms=state.at_ms,
         append_id=append_id,
+        undone=False,
+        rollback_to=change.to_epoch if isinstance(change, Rollback) else None,
     )
-    return _retire(msgspec.structs.replace(state, epoch=change.epoch, live=[*state.live, entry]), change.retire)
+    return msgspec.structs.replace(state, epoch=change.epoch, live=[*state.live, entry])
 
 
 def _settle(state: State, settled: Settlement | None) -> State:
@@ -236,8 +302,8 @@ def _settle(state: State, settled: Settlement | None) -> State:
         return state
     if settled.epoch != state.epoch:
         raise Conflict(f"epoch {settled.epoch} is not the newest, {state.epoch}", code="settlement.wrong_epoch")
-    committed = all(sink.status == "Committed" for sink in settled.sinks.values())
-    return msgspec.structs.replace(state, settled_epoch=settled.epoch) if committed else state
+    done = all(sink.status in ("Committed", "Dropped") for sink in settled.sinks.values())
+    return msgspec.structs.replace(state, settled_epoch=settled.epoch) if done else state
 
 
 def _retire(state: State, epochs: list[int]) -> State:
@@ -360,15 +426,21 @@ def _contradiction(state: State, number: int) -> str | None:
     retired = [entry.epoch for entry in state.retired]
     ids = [entry.checkpoint_id for entry in state.live] + [entry.checkpoint_id for entry in state.retired]
     labels = [savepoint.label for savepoint in state.labels]
-    if live != sorted(set(live)) or (live[-1] if live else 0) != state.epoch:
-        return "its live checkpoints are not in order up to the newest epoch"
-    if len(set(ids)) != len(ids) or set(live) & set(retired):
-        return "it names a checkpoint twice"
-    if len(set(labels)) != len(labels) or not {savepoint.epoch for savepoint in state.labels} <= set(live):
-        return "it has a label twice, or on a checkpoint that is not live"
-    if not state.epoch - 1 <= state.settled_epoch <= state.epoch or state.generation > number:
-        return "it has a settled epoch or a generation that cannot be"
-    return None
+    late = [entry for entry in state.live if entry.epoch > state.settled_epoch + 1]
+    wrong = {
+        "its live checkpoints are not in order up to the newest epoch": live != sorted(set(live))
+        or (live[-1] if live else 0) != state.epoch,
+        "it names a checkpoint twice": len(set(ids)) != len(ids) or bool(set(live) & set(retired)),
+        "it has a label twice, or on a checkpoint that is not live": len(set(labels)) != len(labels)
+        or not {savepoint.epoch for savepoint in state.labels} <= set(live),
+        "it has a settled epoch or a generation that cannot be": state.settled_epoch > state.epoch
+        or state.generation > number,
+        # Only a rollback may follow an epoch that no sink has settled.
+        "it has a checkpoint that counts before the one before it": any(e.rollback_to is None for e in late),
+        "it has a rollback that goes nowhere": any((entry.rollback_to or 0) >= entry.epoch for entry in state.live),
+        "its head was undone": bool(state.live) and state.live[-1].undone,
+    }
+    return next((what for what, holds in wrong.items() if holds), None)
 
 
 def _corrupt(number: int, what: str) -> Corrupt:

@@ -9,6 +9,7 @@ import msgspec
 from ..artifacts import in_parallel
 from ..formats.layout import checkpoint_folder
 from ..formats.manifest import Manifest, all_files
+from ..formats.query import Query
 from ..formats.records import LiveCheckpoint, State
 from ..recovery import load_manifest
 from ..settings import Settings
@@ -18,7 +19,8 @@ from .pipelines import DAMAGE, Pipeline, Problem
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One live checkpoint. With a problem, its manifest could not be read.
 
-    ``settled`` says that every sink's commit is on record; the record that says so is the next one.
+    ``settled`` says that every sink's commit is on record; the record that says so is the next one. An undone one was
+    passed over by a rollback.
     """
 
     epoch: int
@@ -28,6 +30,8 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     labels: list[str]
     head: bool
     settled: bool
+    undone: bool
+    rollback_to: int | None
     micro_batch: int | None = None
     size_bytes: int | None = None
     problem: Problem | None = None
@@ -48,7 +52,8 @@ class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: str
     uid: str
     checkpoint: CheckpointSummary
-    pipeline_hash: str
+    pipeline_hash: str | None
+    query: Query | None
     watermark_ms: int
     sources: dict[str, dict[str, Any]]
     operators: dict[str, dict[str, Any]]
@@ -84,6 +89,8 @@ def _describe(
         labels=[savepoint.label for savepoint in state.labels if savepoint.epoch == entry.epoch],
         head=entry == state.head,
         settled=entry.epoch <= state.settled_epoch,
+        undone=entry.undone,
+        rollback_to=entry.rollback_to,
         micro_batch=manifest.micro_batch if manifest else None,
         size_bytes=manifest.total_size_bytes if manifest else None,
         problem=problem,
@@ -100,6 +107,7 @@ def show(pipeline: Pipeline, entry: LiveCheckpoint) -> CheckpointDetail:
         uid=manifest.uid,
         checkpoint=_describe(pipeline.state, entry, manifest),
         pipeline_hash=manifest.pipeline_hash,
+        query=manifest.query,
         watermark_ms=manifest.watermark_ms,
         sources={
             name: {"source_type": position.source_type, "offsets": position.offsets}

@@ -1,0 +1,89 @@
+"""``slackwater rollback``: make an older checkpoint the one that the pipeline goes on from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import Invocation, make_settings, store_options, url_argument
+from .text import count, format_time, note, plain, print_fields, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..rollback import RollbackPlan
+
+
+@click.command("rollback")
+@url_argument
+@click.option(
+    "--to",
+    "to",
+    metavar="REF",
+    required=True,
+    help="The checkpoint to go back to: epoch, id, label, @TIME, or newest-verified.",
+)
+@click.option("--keep", multiple=True, metavar="SINK", help="Leave this sink's rows as they are. May be repeated.")
+@click.option("--yes", is_flag=True, help="Do it. Without this, only the plan is shown.")
+@store_options
+def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: bool, timeout_s: float) -> None:
+    """Roll a pipeline back to an older checkpoint.
+
+    Shows the plan; --yes acts. History is not rewritten: the rollback is a new epoch with the older one's content. The
+    pipeline's next start takes the rows of the epochs between back out of the sinks, and reads the sources again from
+    there. A driver that runs is fenced. Every byte of the target is verified first.
+
+    \b
+    Examples:
+      slackwater rollback s3://bucket/slackwater/orders --to 41
+      slackwater rollback s3://bucket/slackwater/orders --to before-upgrade --yes
+      slackwater rollback s3://bucket/slackwater/orders --to newest-verified --keep alerts --yes
+    """
+    from ..pipeline.rollback import plan_rollback, rollback  # noqa: PLC0415
+
+    click.get_current_context().ensure_object(Invocation).url = url
+    act = rollback if yes else plan_rollback
+    plan = act(url, to, keep=keep, settings=make_settings(timeout_s))
+    acted = yes and not plan.done
+    if as_json:
+        print_json({"url": url, "acted": acted, "plan": plan})
+    else:
+        _print(plan)
+        if plan.done:
+            note(f"epoch {plan.head_epoch} is this very rollback; the next start finishes it")
+        elif acted:
+            note("rolled back; start the pipeline: it undoes in the sinks first")
+        else:
+            note("nothing was changed; add --yes to do it")
+
+
+def _print(plan: RollbackPlan) -> None:
+    undone = plan.undone_epochs
+    span = f"{undone[0]} to {undone[-1]}" if len(undone) > 1 else str(undone[0]) if undone else "none"
+    print_fields(
+        {
+            "from": f"epoch {plan.head_epoch}",
+            "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
+            "as": f"epoch {plan.epoch}",
+            "undone": f"{count(len(undone), 'epoch')}: {span}" if undone else "none",
+            "driver": "one may be running; it will be fenced" if plan.running else "none is running",
+        }
+    )
+    print()
+    print_table(
+        ["SINK", "KIND", "ADDRESS", "WILL", "WHAT"],
+        [[sink.name, sink.kind, sink.address, sink.action, sink.detail] for sink in plan.sinks],
+    )
+    print()
+    print_table(
+        ["SOURCE", "TYPE", "STANDS AT", "READ AGAIN FROM"],
+        [
+            [source.name, source.source_type, _pairs(source.now) if source.now else "unknown", _pairs(source.then)]
+            for source in plan.sources
+        ],
+    )
+    for sink in plan.refused:
+        note(plain(f"refused: the sink {sink.name}; --keep {sink.name} leaves its rows as they are"))
+
+
+def _pairs(offsets: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in offsets.items())

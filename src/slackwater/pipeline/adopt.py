@@ -1,0 +1,110 @@
+"""Adoption: the checkpoint of a plain Spark query becomes the first one of a pipeline."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from .. import recovery
+from ..checkpointer import Attempt, Checkpointer
+from ..errors import Conflict, InvalidInput, NotFound
+from ..failpoints import reach
+from ..formats.layout import format_name
+from ..formats.records import LiveCheckpoint
+from ..inspect.pipelines import join_url
+from ..log import Log
+from ..settings import Settings
+from ..spark.capture import capture
+from ..store import open_store
+from ..world import RealWorld
+
+
+def adopt(directory: str | os.PathLike[str], *, store: str, pipeline: str, **store_options: Any) -> LiveCheckpoint:
+    """Make the newest committed micro-batch of a plain Spark query the first checkpoint of a pipeline.
+
+    Stop the query first. ``directory`` is its ``checkpointLocation``, which is only read. The pipeline then starts from
+    there instead of reading everything again::
+
+        sw.adopt("checkpoints/orders", store="s3://bucket/slackwater", pipeline="orders")
+        sw.writeStream(counts).queryName("orders").option("store", "s3://bucket/slackwater").to(…).start()
+
+    What the query wrote for micro-batches that it did not commit stays where it is, and is written again.
+    """
+    settings, world = Settings(), RealWorld()
+    root = _local(directory)
+    newest = _newest_commit(root)
+    # Read before anything is claimed: a directory that cannot be adopted changes nothing.
+    cut = capture(root, newest)
+    if _newest_commit(root) != newest:
+        raise Conflict(
+            f"the query that uses {root} has committed another micro-batch meanwhile",
+            code="adopt.running",
+            hint="stop it first, then adopt its directory",
+        )
+    opened = open_store(join_url(store, format_name(pipeline)), settings, **store_options)
+    log = Log(opened, world, settings)
+    _refuse_old(log, pipeline)
+    driver = f"{socket.gethostname()}:{os.getpid()} adopt"
+    state = recovery.claim(opened, log, world, pipeline=pipeline, driver=driver, sinks={}).state
+    if state.head is not None:
+        _refuse_old(log, pipeline)  # somebody was faster
+    checkpointer = Checkpointer(
+        store=opened,
+        log=log,
+        world=world,
+        settings=settings,
+        pipeline=pipeline,
+        # What the query was is not in its checkpoint: the first start says it.
+        pipeline_hash=None,
+        query=None,
+        sinks={},
+        holdings={},
+        settlement=None,
+    )
+    checkpointer.checkpoint(cut, Attempt(checkpoint_id=world.checkpoint_id(), outputs={}))
+    reach("adopt.release.before")
+    checkpointer.release()
+    return checkpointer.state.live[-1]
+
+
+def _local(directory: str | os.PathLike[str]) -> Path:
+    text = os.fspath(directory)
+    scheme = urlsplit(text).scheme
+    if scheme not in ("", "file"):
+        raise InvalidInput(
+            f"{text} is not a local directory",
+            code="adopt.not_local",
+            hint="copy the checkpoint to a local disk, and adopt the copy",
+        )
+    root = Path(unquote(urlsplit(text).path) if scheme else text).expanduser()
+    if not (root / "offsets").is_dir() or not (root / "commits").is_dir():
+        raise NotFound(
+            f"{root} is not the checkpointLocation of a Spark query: it has no offsets and commits",
+            code="adopt.no_checkpoint",
+            hint="name the directory that the query's option checkpointLocation names",
+        )
+    return root
+
+
+def _newest_commit(root: Path) -> int:
+    numbers = [int(path.name) for path in (root / "commits").iterdir() if path.name.isdecimal()]
+    if not numbers:
+        raise NotFound(
+            f"the query of {root} has not committed a micro-batch yet",
+            code="adopt.no_checkpoint",
+            hint="start the pipeline without adopting: there is nothing to go on from",
+        )
+    return max(numbers)
+
+
+def _refuse_old(log: Log, pipeline: str) -> None:
+    state = log.read()
+    if state is not None and state.head is not None:
+        raise Conflict(
+            f"the pipeline {pipeline!r} has checkpoints of its own already, up to epoch {state.epoch}",
+            code="adopt.not_new",
+            hint="adopt under another pipeline's name",
+        )

@@ -1,0 +1,202 @@
+"""Rollback: a new checkpoint with an older one's content. History is never rewritten; sinks follow at the next start.
+
+verify the target ─ plan ─ (claim) ─ manifest ─ APPEND ─ ``_latest``
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Literal, cast
+
+import msgspec
+
+from .checkpointer import CommittingSink
+from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
+from .failpoints import reach
+from .formats import manifest as manifests
+from .formats.layout import LATEST, manifest_key
+from .formats.manifest import Manifest, RolledBack, SinkOutput
+from .formats.records import LiveCheckpoint, Rollback, State, find_target
+from .log import Log
+from .recovery import load_manifest, restore
+from .settings import Settings
+from .store import Store
+from .world import World
+
+# Opens a sink by its name and what a manifest says of it; None when it cannot be looked at from here.
+OpenSink = Callable[[str, SinkOutput], CommittingSink | None]
+
+# What keeps a stored checkpoint from being restored, whoever asks.
+_UNFIT = (Corrupt, InvalidInput, NotFound, Unsupported)
+
+
+class SinkPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next start will do in one sink."""
+
+    name: str
+    kind: str
+    address: str
+    action: Literal["undo", "keep", "refuse"]
+    detail: str
+
+
+class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a source stands now (None if the head cannot be read), and where it will be read from again."""
+
+    name: str
+    source_type: str
+    now: dict[str, str] | None
+    then: dict[str, str]
+
+
+class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rollback will do. With ``done``, the head is this very rollback already."""
+
+    head_epoch: int
+    to_epoch: int
+    to_id: str
+    to_created_at_ms: int
+    epoch: int
+    undone_epochs: list[int]
+    running: bool
+    done: bool
+    sinks: list[SinkPlan]
+    sources: list[SourcePlan]
+
+    @property
+    def refused(self) -> list[SinkPlan]:
+        return [sink for sink in self.sinks if sink.action == "refuse"]
+
+
+def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
+    """Read every byte that the checkpoint needs, verified, and keep none; return its manifest."""
+    manifest = load_manifest(store, entry)
+    restore(store, manifest, settings, lambda path, data: None)
+    return manifest
+
+
+def newest_verified(
+    store: Store, state: State, settings: Settings, *, below: int | None = None
+) -> LiveCheckpoint | None:
+    """Find the newest checkpoint of the branch, or of those below an epoch, that can be restored byte for byte."""
+    for entry in reversed(state.branch):
+        if below is None or entry.epoch < below:
+            with suppress(*_UNFIT):
+                verify_restorable(store, entry, settings)
+                return entry
+    return None
+
+
+def plan_rollback(
+    store: Store,
+    state: State,
+    to_epoch: int,
+    open_sink: OpenSink,
+    *,
+    keep: Collection[str] = (),
+) -> RollbackPlan:
+    """Plan what a rollback does; ``open_sink`` gives what the sinks are asked through."""
+    target, head = find_target(state, to_epoch), cast(LiveCheckpoint, state.head)
+    manifest, newest = load_manifest(store, target), _load_if_sound(store, head)
+    outputs = _sinks_since(store, state, target)
+    _check_keep(keep, outputs)
+    before = newest.rollback if newest else None
+    return RollbackPlan(
+        head_epoch=head.epoch,
+        to_epoch=target.epoch,
+        to_id=target.checkpoint_id,
+        to_created_at_ms=target.created_at_ms,
+        epoch=state.epoch + 1,
+        undone_epochs=[entry.epoch for entry in state.branch if entry.epoch > target.epoch],
+        running=state.release_append_id is None,
+        done=before is not None and before.to_epoch == target.epoch and set(keep) <= set(before.keep),
+        sinks=[_plan_sink(name, output, open_sink, target.epoch, name in keep) for name, output in outputs.items()],
+        sources=[
+            SourcePlan(
+                name=name,
+                source_type=position.source_type,
+                now=newest.source_offsets[name].offsets if newest and name in newest.source_offsets else None,
+                then=position.offsets,
+            )
+            for name, position in manifest.source_offsets.items()
+        ],
+    )
+
+
+def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Collection[str] = ()) -> State:
+    """Make the content of an older checkpoint the head. The caller has claimed, and has verified the target."""
+    state = cast(State, log.state)
+    generation, head = state.generation, cast(LiveCheckpoint, state.head)
+    target = find_target(state, to_epoch)
+    outputs = _sinks_since(store, state, target)
+    _check_keep(keep, outputs)
+    document = msgspec.structs.replace(
+        load_manifest(store, target),
+        checkpoint_id=world.checkpoint_id(),
+        epoch=state.epoch + 1,
+        parent_id=head.checkpoint_id,
+        created_at_ms=world.now_ms(),
+        sink_names=list(outputs),
+        sinks=outputs,
+        rollback=RolledBack(to_epoch=target.epoch, to_id=target.checkpoint_id, keep=sorted(keep)),
+    )
+    data = manifests.encode(document)
+    store.put(manifest_key(document.checkpoint_id), data)
+    reach("rollback.manifest.after")
+    state = log.append(
+        lambda state: Rollback(
+            generation=generation,
+            epoch=document.epoch,
+            checkpoint_id=document.checkpoint_id,
+            manifest_sha256=hashlib.sha256(data).hexdigest(),
+            manifest_size_bytes=len(data),
+            parent_id=document.parent_id,
+            to_epoch=target.epoch,
+        ),
+        generation=generation,
+    )
+    reach("rollback.append.after")
+    store.put(LATEST, document.checkpoint_id.encode())
+    return state
+
+
+def _sinks_since(store: Store, state: State, target: LiveCheckpoint) -> dict[str, SinkOutput]:
+    """Name every sink that may have rows of the epochs to be undone, as far as their manifests can be read."""
+    outputs: dict[str, SinkOutput] = {}
+    for entry in state.live:
+        if entry.epoch >= target.epoch and (manifest := _load_if_sound(store, entry)) is not None:
+            outputs |= manifest.sinks
+    return {name: msgspec.structs.replace(output, descriptors=[]) for name, output in sorted(outputs.items())}
+
+
+def _load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
+    with suppress(*_UNFIT):
+        return load_manifest(store, entry)
+    return None
+
+
+def _check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> None:
+    if unknown := set(keep) - outputs.keys():
+        raise InvalidInput(
+            f"the pipeline has no sink named {min(unknown)!r}",
+            code="sink.unknown",
+            hint=f"its sinks are {', '.join(outputs) or 'none'}",
+        )
+
+
+def _plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int, keep: bool) -> SinkPlan:
+    action: Literal["undo", "keep", "refuse"] = "undo"
+    if keep or not output.can_undo:
+        action = "keep"
+        why = "as told" if keep else "it cannot undo"
+        detail = f"{why}: its rows stay, and those that are read again come a second time"
+    else:
+        try:
+            sink = open_sink(name, output)
+            detail = sink.plan_undo(to_epoch) if sink else "was not looked at from here"
+        except SlackwaterError as error:
+            action = "refuse" if error.code == "sink.undo_refused" else "undo"
+            detail = error.message if action == "refuse" else f"was not looked at: {error.message}"
+    return SinkPlan(name=name, kind=output.kind, address=output.address, action=action, detail=detail)

@@ -1,0 +1,95 @@
+"""``slackwater rollback``, as a user meets it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from slackwater.failpoints import VARIABLE
+from slackwater.inspect.pipelines import open_pipeline
+from tests.e2e.test_cli import answer, flip, lines, refusal, slackwater
+from tests.pipelines import Driver, make_pipeline
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(make_pipeline(tmp_path, 5))
+
+
+def epochs(url: str) -> list[tuple[int, bool]]:
+    return [(entry.epoch, entry.undone) for entry in open_pipeline(url).state.live]
+
+
+def test_without_yes_the_plan_is_shown_and_nothing_changes(url: str) -> None:
+    done = slackwater("rollback", url, "--to", "2")
+    assert done.returncode == 0
+    assert "nothing was changed; add --yes to do it" in done.stderr
+    shown = done.stdout.splitlines()
+    assert shown[0].split() == ["from", "epoch", "5"]
+    assert any(line.startswith("undone") and "3 epochs: 3 to 5" in line for line in shown)
+    sink = next(line for line in shown if line.startswith("totals"))
+    assert "undo" in sink and "not looked at from here" in sink  # a kind of sink that the command cannot open
+    source = next(line for line in shown if line.startswith("0 "))
+    assert "rate" in source and "400" in source and "100" in source
+    assert epochs(url) == [(1, False), (2, False), (3, False), (4, False), (5, False)]
+
+
+def test_with_yes_it_is_on_record_and_the_next_start_follows(url: str, tmp_path: Path) -> None:
+    before = answer("rollback", url, "--to", "2")
+    assert before["acted"] is False
+    done = answer("rollback", url, "--to", "2", "--yes")
+    assert done["acted"] is True and done["plan"] == before["plan"]
+    assert done["plan"]["sinks"][0]["action"] == "undo" and done["plan"]["sources"][0]["then"] == {"offset": "100"}
+    assert epochs(url) == [(1, False), (2, False), (3, True), (4, True), (5, True), (6, False)]
+    rows = {line.split()[0]: line for line in lines("list", url)}
+    assert rows["4"].endswith("undone") and "head, rolled back to 2, sinks not yet on record" in rows["6"]
+    assert "6 (head, rolled back to 2)" in lines("show", url)[1] and "4 (undone)" in lines("show", url, "--at", "4")[1]
+    again = answer("rollback", url, "--to", "2", "--yes")
+    assert again["acted"] is False and again["plan"]["done"] is True
+    assert Driver(tmp_path).sinks["totals"].rows() == ["rows of 0", "rows of 1"]
+    assert slackwater("verify", url, "--read-data").returncode == 0
+
+
+def test_a_driver_that_may_run_is_mentioned(tmp_path: Path) -> None:
+    url = str(make_pipeline(tmp_path, 2, release=False))
+    assert "it will be fenced" in slackwater("rollback", url, "--to", "1").stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["--to", "9"], 10, "checkpoint.not_found"),
+        (["--to", "nope"], 10, "checkpoint.not_found"),
+        ([], 2, "--to"),
+        (["--to", "2", "--keep", "sales"], 2, "sink.unknown"),
+    ],
+)
+def test_wrong_input_is_refused_with_its_code(url: str, args: list[str], code: int, says: str) -> None:
+    assert says in refusal("rollback", url, *args, code=code)
+    assert len(epochs(url)) == 5
+
+
+def test_an_undone_epoch_is_refused_and_the_way_out_is_named(url: str) -> None:
+    assert slackwater("rollback", url, "--to", "2", "--yes").returncode == 0
+    told = refusal("rollback", url, "--to", "4", "--yes", code=11)
+    assert "rollback.undone" in told and f"slackwater restore {url} --at 4" in told
+
+
+def test_a_damaged_target_exits_13_and_the_newest_that_verifies_is_found(url: str) -> None:
+    ids = {entry["epoch"]: entry["checkpoint_id"] for entry in answer("list", url)["checkpoints"]}
+    flip(min((Path(url) / "checkpoints" / ids[4]).rglob("*.lcb")))
+    assert "artifact.damaged" in refusal("rollback", url, "--to", "4", "--yes", code=13)
+    assert answer("rollback", url, "--to", "newest-verified", "--yes")["plan"]["to_epoch"] == 3
+
+
+@pytest.mark.parametrize("point", ["claim.after", "rollback.manifest.after", "rollback.append.after"])
+def test_a_command_that_is_killed_is_run_again(url: str, tmp_path: Path, point: str) -> None:
+    killed = slackwater("rollback", url, "--to", "2", "--yes", **{VARIABLE: f"{point}=kill"})
+    assert killed.returncode == -signal.SIGKILL
+    assert slackwater("rollback", url, "--to", "2", "--yes").returncode == 0
+    driver = Driver(tmp_path)
+    assert driver.sinks["totals"].rows() == ["rows of 0", "rows of 1"]
+    driver.step()
+    assert slackwater("verify", url, "--read-data").returncode == 0

@@ -1,0 +1,110 @@
+"""Coming from plain Spark: its checkpoint becomes a pipeline's first; a query that has changed since is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+import slackwater as sw
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.testing.oracle import compare, expected_totals
+from slackwater.testing.payments_stream import totals
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS, PER_BATCH = 2_000, 500
+
+
+def payments(spark: SparkSession, rows: int) -> DataFrame:
+    return totals(spark, rows=rows, rows_per_batch=PER_BATCH)
+
+
+def run_plain(frame: DataFrame, folder: Path) -> None:
+    """Run a query as its owner did before: with a checkpointLocation, into Parquet, whatever is there now."""
+
+    def write(rows: DataFrame, micro_batch: int) -> None:
+        rows.persist()
+        rows.write.mode("append").parquet(str(folder / "plain"))
+        rows.unpersist()
+
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def run(frame: DataFrame, folder: Path, **options: Any) -> None:
+    writer = sw.writeStream(frame).queryName("orders").trigger(availableNow=True)
+    writer.options(store=str(folder / "store"), workdir=str(folder / "work"), **options)
+    writer.to("rows", sw.FileSink(folder / "ours")).start().awaitTermination()
+
+
+def test_a_pipeline_goes_on_where_plain_spark_stood(spark: SparkSession, tmp_path: Path) -> None:
+    # A query that is stopped before the end: the micro-batch without data would close the windows.
+    with_no_data = "spark.sql.streaming.noDataMicroBatches.enabled"
+    spark.conf.set(with_no_data, "false")
+    run_plain(payments(spark, 1_000), tmp_path)
+    spark.conf.set(with_no_data, "true")
+    entry = sw.adopt(tmp_path / "checkpoint", store=str(tmp_path / "store"), pipeline="orders")
+    assert entry.epoch == 1
+    opened = open_pipeline(str(tmp_path / "store" / "orders"))
+    assert opened.state.settled_epoch == 1 and opened.state.release_append_id is not None
+    run(payments(spark, ROWS), tmp_path)
+    files = [*sw.read_committed(tmp_path / "ours"), *map(str, (tmp_path / "plain").glob("*.parquet"))]
+    rows = (
+        (round(row["window_start"].timestamp() * 1000), row["merchant"], row["amount_cents"], row["payments"])
+        for file in files
+        for row in pq.read_table(file).to_pylist()
+    )
+    comparison = compare(expected_totals(ROWS), rows)
+    assert comparison.exact, comparison
+
+
+def test_what_cannot_be_adopted_is_refused_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    for wrong, code in ((tmp_path / "nowhere", "adopt.no_checkpoint"), ("s3://bucket/x", "adopt.not_local")):
+        with pytest.raises(sw.SlackwaterError) as raised:
+            sw.adopt(wrong, store=store, pipeline="orders")
+        assert raised.value.code == code
+    old = spark.newSession()
+    old.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
+    frame = old.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().groupBy().count()
+    query = frame.writeStream.format("noop").outputMode("complete")
+    query = query.option("checkpointLocation", str(tmp_path / "old")).trigger(processingTime="0 seconds").start()
+    while not query.lastProgress or query.lastProgress["batchId"] < 1:
+        query.awaitTermination(1)
+    query.stop()
+    with pytest.raises(sw.Unsupported, match=r"\[state.format_unsupported\]"):
+        sw.adopt(tmp_path / "old", store=store, pipeline="orders")
+    assert not (tmp_path / "store").exists()
+    run(payments(spark, PER_BATCH), tmp_path)
+    run_plain(payments(spark, PER_BATCH), tmp_path)
+    with pytest.raises(sw.Conflict, match=r"\[adopt.not_new\]"):
+        sw.adopt(tmp_path / "checkpoint", store=store, pipeline="orders")
+
+
+def test_a_changed_query_is_refused_with_what_differs_before_anything_is_claimed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    run(payments(spark, PER_BATCH), tmp_path)
+    before = open_pipeline(str(tmp_path / "store" / "orders")).state.generation
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().select("value")
+    with pytest.raises(sw.Unsupported, match=r"\[query.changed\]") as raised:
+        run(rows, tmp_path)
+    assert any("source" in line for line in raised.value.details["differences"])
+    fewer = spark.newSession()
+    fewer.conf.set("spark.sql.shuffle.partitions", "3")
+    with pytest.raises(sw.Unsupported, match=r"shuffle.partitions was 2, is 3"):
+        run(payments(fewer, PER_BATCH), tmp_path)
+    assert open_pipeline(str(tmp_path / "store" / "orders")).state.generation == before
+    # Told otherwise, Spark keeps to the number that its state has.
+    run(payments(fewer, 2 * PER_BATCH), tmp_path, accept_changes=True)
+
+
+def test_a_changed_filter_is_no_reason_to_refuse(spark: SparkSession, tmp_path: Path) -> None:
+    run(payments(spark, PER_BATCH), tmp_path)
+    run(payments(spark, 2 * PER_BATCH).where(F.col("payments") > 0), tmp_path)
+    assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch > 2

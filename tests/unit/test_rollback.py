@@ -1,0 +1,292 @@
+"""Rollback in the storage core: what it does on record, at the next start, and when it dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from slackwater import failpoints
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
+from slackwater.formats.layout import manifest_key
+from slackwater.formats.manifest import references
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.inspect.verification import verify
+from slackwater.labels import create_label
+from slackwater.pipeline.rollback import plan_rollback, rollback
+from slackwater.recovery import load_manifest
+from slackwater.rollback import newest_verified
+from slackwater.settings import Settings
+from tests.pipelines import Driver, make_pipeline
+
+
+def rows(*micro_batches: int) -> list[str]:
+    return [f"rows of {micro_batch}" for micro_batch in micro_batches]
+
+
+def state_of(pipeline: Path):
+    return open_pipeline(str(pipeline)).state
+
+
+def damage(pipeline: Path, epoch: int) -> str:
+    """Flip a bit in an object that this epoch wrote itself; return its key."""
+    opened = open_pipeline(str(pipeline))
+    entry = opened.state.find(epoch)
+    assert entry is not None
+    own = [key for key in references(load_manifest(opened.store, entry)) if entry.checkpoint_id in key]
+    victim = pipeline / sorted(own)[0]
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    return sorted(own)[0]
+
+
+@contextmanager
+def dies_at(point: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Expect the body to end at a failpoint, as if the process had died there."""
+    with patch.context() as armed:
+        armed.setattr(failpoints, "_armed", {point: (1, "raise")})
+        armed.setattr(failpoints, "_hits", {})
+        # A sink's failure is told in other words.
+        with pytest.raises(SlackwaterError, match=f"failpoint {point}"):
+            yield
+
+
+def test_the_next_start_goes_on_from_the_older_checkpoint_and_takes_back_what_came_after(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 5)
+    plan = rollback(str(pipeline), "2")
+    assert (plan.epoch, plan.undone_epochs, plan.done) == (6, [3, 4, 5], False)
+    state = state_of(pipeline)
+    assert [(entry.epoch, entry.undone, entry.rollback_to) for entry in state.live] == [
+        (1, False, None), (2, False, None), (3, True, None), (4, True, None), (5, True, None), (6, False, 2),
+    ]  # fmt: skip
+    assert state.release_append_id is not None and state.settled_epoch == 5
+    driver = Driver(tmp_path)
+    assert driver.micro_batch == 1
+    assert driver.sinks["totals"].rows() == rows(0, 1)
+    assert driver.sinks["totals"].epoch() == 6
+    for _ in range(3):
+        driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3, 4)
+    assert driver.checkpointer.state.settled_epoch == 8
+    assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
+
+
+def test_nothing_has_to_be_committed_before_it_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(tmp_path)
+    driver.step()
+    driver.step()
+    monkeypatch.setattr(driver.sinks["totals"], "commit", lambda descriptors, epoch: 1 / 0)
+    with pytest.raises(Exception, match="did not commit epoch 3"):
+        driver.step()
+    assert driver.checkpointer.state.settled_epoch == 2
+    rollback(str(driver.pipeline), "2")
+    again = Driver(tmp_path)
+    assert again.sinks["totals"].rows() == rows(0, 1)
+    assert again.sinks["totals"].staged() == []
+    again.step()
+    assert again.sinks["totals"].rows() == rows(0, 1, 2)
+
+
+def test_a_running_driver_is_fenced_and_its_late_commit_changes_nothing(tmp_path: Path) -> None:
+    running = Driver(tmp_path)
+    for _ in range(3):
+        running.step()
+    plan = rollback(str(running.pipeline), "1")
+    assert plan.running
+    with pytest.raises(Conflict) as caught:
+        running.step()
+    assert caught.value.code == "driver.fenced"
+    after = Driver(tmp_path)
+    assert after.sinks["totals"].rows() == rows(0)
+    # The old driver had put epoch 4 on its way; whatever it still commits is of an epoch that the sink has passed.
+    running.sinks["totals"].commit([{"attempt": "unknown"}], 4)
+    assert after.sinks["totals"].rows() == rows(0)
+
+
+def test_rolling_back_again_goes_further_and_never_to_what_was_undone(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    rollback(str(pipeline), "3")
+    with pytest.raises(Conflict) as caught:
+        rollback(str(pipeline), "4")
+    assert caught.value.code == "rollback.undone" and "restore" in str(caught.value.hint)
+    driver = Driver(tmp_path)
+    driver.step()
+    driver.checkpointer.release()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
+    rollback(str(pipeline), "5")
+    rollback(str(pipeline), "2")
+    state = state_of(pipeline)
+    assert [entry.epoch for entry in state.branch] == [1, 2, 8]
+    # No driver started in between: two rollbacks wait, and the newest decides.
+    assert state.settled_epoch == 6
+    assert Driver(tmp_path).sinks["totals"].rows() == rows(0, 1)
+
+
+def test_the_same_rollback_twice_is_one(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    rollback(str(pipeline), "2")
+    assert rollback(str(pipeline), "2").done
+    assert state_of(pipeline).epoch == 4
+
+
+POINTS = ["claim.before", "claim.after", "rollback.manifest.after", "rollback.append.after", "rollback.release.before"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_rollback_that_dies_anywhere_is_repeated(tmp_path: Path, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    with dies_at(point, monkeypatch):
+        rollback(str(pipeline), "2")
+    rollback(str(pipeline), "2")
+    driver = Driver(tmp_path)
+    assert driver.sinks["totals"].rows() == rows(0, 1)
+    driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2)
+    # What the dead one left was swept.
+    live = {manifest_key(entry.checkpoint_id) for entry in state_of(pipeline).live}
+    assert {str(path.relative_to(pipeline)) for path in pipeline.glob("checkpoints/*/manifest.json")} == live
+
+
+def test_a_start_that_dies_between_two_undos_does_the_rest_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, sinks=("a", "b"))
+    for _ in range(3):
+        driver.step()
+    driver.checkpointer.release()
+    rollback(str(driver.pipeline), "1")
+    with dies_at("commit.after", monkeypatch):
+        Driver(tmp_path, sinks=("a", "b"))
+    assert [sink.rows() for sink in driver.sinks.values()] == [rows(0), rows(0, 1, 2)]
+    again = Driver(tmp_path, sinks=("a", "b"))
+    assert [sink.rows() for sink in again.sinks.values()] == [rows(0), rows(0)]
+
+
+def test_a_sink_that_is_kept_keeps_its_rows_and_gets_the_repeated_ones(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    plan = rollback(str(pipeline), "2", keep=["totals"])
+    assert [(sink.name, sink.action) for sink in plan.sinks] == [("totals", "keep")]
+    driver = Driver(tmp_path)
+    driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2, 2)
+
+
+def test_keeping_a_sink_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    with pytest.raises(InvalidInput) as caught:
+        rollback(str(pipeline), "1", keep=["total"])
+    assert caught.value.code == "sink.unknown" and state_of(pipeline).epoch == 2
+
+
+def test_a_plan_says_what_every_sink_and_source_will_do_and_changes_nothing(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    before = sorted(path.name for path in pipeline.rglob("*"))
+    plan = plan_rollback(str(pipeline), "2", sinks={"totals": Driver.sink_at(tmp_path)})
+    assert [(sink.name, sink.action, sink.detail) for sink in plan.sinks] == [("totals", "undo", "2 rows")]
+    (source,) = plan.sources
+    assert source.now != source.then and source.source_type == "rate"
+    assert sorted(path.name for path in pipeline.rglob("*")) == before
+
+
+def test_a_rollback_to_damaged_bytes_is_refused(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    key = damage(pipeline, 2)
+    with pytest.raises(Corrupt, match=key):
+        rollback(str(pipeline), "2")
+    assert state_of(pipeline).epoch == 3
+
+
+def test_the_newest_that_verifies_is_found_behind_damage(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    opened = open_pipeline(str(pipeline))
+    assert newest_verified(opened.store, opened.state, Settings()) == opened.state.find(4)
+    damage(pipeline, 3)  # epoch 4 is built on it
+    assert newest_verified(opened.store, opened.state, Settings()) == opened.state.find(2)
+    assert plan_rollback(str(pipeline), "newest-verified").to_epoch == 2
+    for epoch in (1, 2):
+        damage(pipeline, epoch)
+    assert newest_verified(opened.store, opened.state, Settings()) is None
+    with pytest.raises(Corrupt) as caught:
+        rollback(str(pipeline), "newest-verified")
+    assert caught.value.code == "head.none_verifies"
+
+
+def test_a_head_whose_manifest_is_gone_can_be_rolled_back(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    head = state_of(pipeline).head
+    assert head is not None
+    (pipeline / manifest_key(head.checkpoint_id)).unlink()
+    plan = rollback(str(pipeline), "newest-verified")
+    assert (plan.to_epoch, plan.sources[0].now) == (2, None)
+    assert Driver(tmp_path).sinks["totals"].rows() == rows(0, 1)
+
+
+def test_a_pipeline_without_checkpoints_has_nothing_to_go_back_to(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 0)
+    for to in ("1", "latest", "newest-verified"):
+        with pytest.raises(NotFound):
+            rollback(str(pipeline), to)
+
+
+def test_retention_keeps_what_a_rollback_may_go_to_and_drops_what_was_undone(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4, keep_last=3)  # 2, 3, 4
+    create_label(open_pipeline(str(pipeline)).log, "before", "2")
+    rollback(str(pipeline), "before")
+    driver = Driver(tmp_path, keep_last=3)
+    for _ in range(2):
+        driver.step()
+    assert [(entry.epoch, entry.undone) for entry in driver.checkpointer.state.live] == [
+        (2, False), (5, False), (6, False), (7, False),
+    ]  # fmt: skip
+    assert driver.checkpointer.state.retired == [] or driver.checkpointer.state.retired[0].epoch in (3, 4)
+    assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
+
+
+def test_a_sink_that_is_gone_must_be_dropped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(tmp_path, sinks=("a", "b"))
+    driver.step()
+    monkeypatch.setattr(driver.sinks["b"], "commit", lambda descriptors, epoch: 1 / 0)
+    with pytest.raises(Exception, match="did not commit epoch 2"):
+        driver.step()
+    with pytest.raises(Conflict) as caught:
+        Driver(tmp_path, sinks=("a",))
+    assert caught.value.code == "sink.missing" and "drop_sink" in str(caught.value.hint)
+    without = Driver(tmp_path, sinks=("a",), dropped=["b"])
+    without.step()
+    assert without.sinks["a"].rows() == rows(0, 1, 2)
+    assert without.log.state is not None and without.log.state.settled_epoch == 2
+    # It may come back, and starts after the head.
+    both = Driver(tmp_path, sinks=("a", "b"))
+    both.step()
+    assert both.sinks["b"].rows() == rows(0, 3)
+
+
+def test_an_undo_in_a_sink_that_is_gone_must_be_dropped_too(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, sinks=("a", "b"))
+    driver.step()
+    driver.step()
+    driver.checkpointer.release()
+    rollback(str(driver.pipeline), "1")
+    with pytest.raises(Conflict, match="rows to take back"):
+        Driver(tmp_path, sinks=("a",))
+    Driver(tmp_path, sinks=("a",), dropped=["b"]).step()
+    assert driver.sinks["a"].rows() == rows(0, 1) and driver.sinks["b"].rows() == rows(0, 1)
+
+
+def test_a_sink_of_which_no_kept_manifest_knows_is_undone_all_the_same(tmp_path: Path) -> None:
+    first = Driver(tmp_path, sinks=("a",), keep_last=1)
+    first.step()
+    create_label(first.log, "start")
+    first.checkpointer.release()
+    second = Driver(tmp_path, sinks=("a", "b"), keep_last=1)
+    second.step()
+    second.checkpointer.release()
+    third = Driver(tmp_path, sinks=("a",), keep_last=1)
+    third.step()
+    third.checkpointer.release()
+    rollback(str(first.pipeline), "start")
+    last = Driver(tmp_path, sinks=("a", "b"), keep_last=1)
+    assert last.sinks["a"].rows() == rows(0) and last.sinks["b"].rows() == []
