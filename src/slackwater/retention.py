@@ -72,8 +72,14 @@ def sweep(
     store: Store, state: State, survey: Survey, sinks: Mapping[str, CommittingSink], references: References
 ) -> int:
     """Delete, of what was there before the claim, what no checkpoint names; return how many things went."""
-    ids = _ids(state)
-    kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in ids)}
+    # Only the head may still have to be committed; the sinks first, because no damaged manifest can hinder them.
+    head = {state.head.checkpoint_id} if state.head else set()
+    count = 0
+    for name, attempts in survey.attempts.items():
+        abandoned = [attempt for attempt in attempts if attempt not in head]
+        sinks[name].discard(abandoned)
+        count += len(abandoned)
+    kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in _ids(state))}
     strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
     if strays:
         needed = references.of_live(state)
@@ -83,13 +89,7 @@ def sweep(
                 needed |= references.of(entry)
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
-    count = len(strays)
-    # Undone output is not needed any more: the sinks have passed its epoch, so nobody can commit it.
-    needed_attempts = ids - {entry.checkpoint_id for entry in state.live if entry.undone}
-    for name, attempts in survey.attempts.items():
-        abandoned = [attempt for attempt in attempts if attempt not in needed_attempts]
-        sinks[name].discard(abandoned)
-        count += len(abandoned)
+    count += len(strays)
     reach("sweep.after")
     return count
 

@@ -52,7 +52,7 @@ class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollback will do. With ``done``, the head is this very rollback already."""
+    """What a rollback will do. With ``done``, the head is the target, or this very rollback, already."""
 
     head_epoch: int
     to_epoch: int
@@ -100,7 +100,7 @@ def plan_rollback(
     """Plan what a rollback does; ``open_sink`` gives what the sinks are asked through."""
     target, head = find_target(state, to_epoch), cast(LiveCheckpoint, state.head)
     manifest, newest = load_manifest(store, target), _load_if_sound(store, head)
-    outputs = _sinks_since(store, state, target)
+    outputs = _sinks_since(store, state, manifest)
     _check_keep(keep, outputs)
     before = newest.rollback if newest else None
     return RollbackPlan(
@@ -111,7 +111,8 @@ def plan_rollback(
         epoch=state.epoch + 1,
         undone_epochs=[entry.epoch for entry in state.branch if entry.epoch > target.epoch],
         running=state.release_append_id is None,
-        done=before is not None and before.to_epoch == target.epoch and set(keep) <= set(before.keep),
+        done=target is head
+        or (before is not None and before.to_epoch == target.epoch and set(keep) == set(before.keep)),
         sinks=[_plan_sink(name, output, open_sink, target.epoch, name in keep) for name, output in outputs.items()],
         sources=[
             SourcePlan(
@@ -129,11 +130,14 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
     """Make the content of an older checkpoint the head. The caller has claimed, and has verified the target."""
     state = cast(State, log.state)
     generation, head = state.generation, cast(LiveCheckpoint, state.head)
-    target = find_target(state, to_epoch)
-    outputs = _sinks_since(store, state, target)
+    # What is missing here may have been retired by a newer driver, of which this one does not know yet.
+    with log.unless_fenced(generation):
+        target = find_target(state, to_epoch)
+        content = load_manifest(store, target)
+    outputs = _sinks_since(store, state, content)
     _check_keep(keep, outputs)
     document = msgspec.structs.replace(
-        load_manifest(store, target),
+        content,
         checkpoint_id=world.checkpoint_id(),
         epoch=state.epoch + 1,
         parent_id=head.checkpoint_id,
@@ -162,11 +166,11 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
     return state
 
 
-def _sinks_since(store: Store, state: State, target: LiveCheckpoint) -> dict[str, SinkOutput]:
+def _sinks_since(store: Store, state: State, target: Manifest) -> dict[str, SinkOutput]:
     """Name every sink that may have rows of the epochs to be undone, as far as their manifests can be read."""
-    outputs: dict[str, SinkOutput] = {}
+    outputs = dict(target.sinks)
     for entry in state.live:
-        if entry.epoch >= target.epoch and (manifest := _load_if_sound(store, entry)) is not None:
+        if entry.epoch > target.epoch and (manifest := _load_if_sound(store, entry)) is not None:
             outputs |= manifest.sinks
     return {name: msgspec.structs.replace(output, descriptors=[]) for name, output in sorted(outputs.items())}
 

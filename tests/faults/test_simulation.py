@@ -1,18 +1,17 @@
-"""The real log, checkpointer, recovery, retention under crashes, stalls, lost answers, second drivers, by seed."""
+"""The real protocol code under crashes, stalls, lost answers, second drivers, rollbacks, flipped bits, by seed."""
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import msgspec
 import pytest
 
-from slackwater import checkpointer, recovery, retention
-from slackwater.errors import SlackwaterError, Unavailable
-from slackwater.formats import plans, records
-from slackwater.testing.simulation import SimSink, SimStore, Violation
-from tests.faults import protocol
+from slackwater import recovery, rollback
+from slackwater.errors import Conflict, SlackwaterError
+from slackwater.testing.simulation import Actor, Simulation, Violation
+from tests.faults import actors, protocol
+from tests.faults.guards import MUTATIONS
 
 SEEDS = int(os.environ.get("SEEDS", "400"))
 
@@ -20,7 +19,7 @@ SEEDS = int(os.environ.get("SEEDS", "400"))
 def test_no_seed_breaks_an_invariant() -> None:
     for seed in range(SEEDS):
         try:
-            protocol.play(seed)
+            protocol.play(seed, crowded=seed % 4 == 3)
         except (Violation, SlackwaterError) as error:
             pytest.fail(f"seed {seed}: {error}")
 
@@ -30,81 +29,26 @@ def test_one_seed_gives_one_trace() -> None:
     assert protocol.play(7).trace != protocol.play(8).trace
 
 
-# Each guard of the protocol, switched off, and the invariant that must then break.
-def fenced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(records, "require_current", lambda state, generation: None)
+def test_a_tool_that_slept_until_its_target_was_gone_learns_that_it_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(0)
+    scene = actors.Scene(simulation)
+    scene.settings = msgspec.structs.replace(scene.settings, keep_last=1)
+    monkeypatch.setattr(actors, "TOTAL", 2)
+    simulation.spawn("first", actors.driver(scene, actors.Program()), faults=False)
+    simulation.run()
+    monkeypatch.undo()
 
+    def sleepy_tool(actor: Actor) -> None:
+        store, world, log = scene.tools(actor)
+        state = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks={}).state
+        assert state.head is not None
+        actor.stalled_until = simulation.now + 1000
+        rollback.roll_back(store, log, world, state.head.epoch)
 
-def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
-    def apply(self: SimSink, descriptors: list[dict[str, Any]], epoch: int) -> None:
-        for descriptor in descriptors:
-            self.memory.staged.pop(str(descriptor["attempt"]), None)
-            self.memory.rows += descriptor["rows"]
-        self.memory.epoch = epoch
-
-    patch.setattr(SimSink, "apply", apply)
-
-
-def the_head_is_not_driven_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "commit_sinks", lambda document, sinks: None)
-    patch.setattr(records, "_settle", lambda state, settled: msgspec.structs.replace(state, settled_epoch=state.epoch))
-
-
-def the_sweep_takes_what_came_after_the_claim(patch: pytest.MonkeyPatch) -> None:
-    real = retention.sweep
-
-    def sweep(store, state, survey, sinks, references):
-        late = recovery.Survey(
-            [entry.key for entry in store.list("checkpoints/")], {name: sink.staged() for name, sink in sinks.items()}
-        )
-        return real(store, state, late, sinks, references)
-
-    patch.setattr(retention, "sweep", sweep)
-
-
-def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(
-        checkpointer,
-        "plan_retire",
-        lambda state, keep_last: plans.plan_retire(msgspec.structs.replace(state, labels=[]), keep_last),
-    )
-    real = records._retire
-
-    def retire(state: records.State, epochs: list[int]) -> records.State:
-        labels = state.labels
-        state = real(msgspec.structs.replace(state, labels=[]), epochs)
-        return msgspec.structs.replace(state, labels=labels)
-
-    patch.setattr(records, "_retire", retire)
-    # The reader's own check would refuse such a record, too.
-    patch.setattr(records, "_contradiction", lambda state, number: None)
-
-
-def retention_ignores_what_live_checkpoints_need(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention.References, "of_live", lambda self, state: set())
-
-
-def a_lost_answer_counts_as_success(patch: pytest.MonkeyPatch) -> None:
-    real = SimStore.create
-
-    def create(self: SimStore, key: str, data: bytes) -> bool:
-        try:
-            return real(self, key, data)
-        except Unavailable:
-            return True
-
-    patch.setattr(SimStore, "create", create)
-
-
-MUTATIONS = {
-    fenced_drivers_go_on: {"exactly-once", "restorable", "staged-kept", "available"},
-    sinks_commit_twice: {"exactly-once"},
-    the_head_is_not_driven_again: {"exactly-once"},
-    the_sweep_takes_what_came_after_the_claim: {"restorable", "staged-kept", "available"},
-    labelled_checkpoints_are_retired: {"label-kept"},
-    retention_ignores_what_live_checkpoints_need: {"restorable", "available"},
-    a_lost_answer_counts_as_success: {"exactly-once", "restorable", "staged-kept", "available"},
-}
+    tool = simulation.spawn("tool", sleepy_tool, faults=False)
+    simulation.spawn("second", actors.driver(scene, actors.Program()), faults=False, delay=30)
+    simulation.run()
+    assert isinstance(tool.error, Conflict) and tool.error.code == "driver.fenced"
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
@@ -112,7 +56,7 @@ def test_without_a_guard_some_seed_breaks_an_invariant(mutation, monkeypatch: py
     mutation(monkeypatch)
     for seed in range(min(SEEDS, 300)):
         try:
-            protocol.play(seed)
+            protocol.play(seed, crowded=True)
         except Violation as violation:
             assert str(violation).partition(":")[0] in MUTATIONS[mutation], violation
             return

@@ -13,8 +13,9 @@ import msgspec
 
 from slackwater.errors import SlackwaterError
 from slackwater.formats import batch, manifest, records
+from slackwater.formats.records import LiveCheckpoint
 from tests.golden.lcb1 import Item, write
-from tests.golden.samples import FOLDER, IDS, golden_manifest, golden_records, seal, sha256
+from tests.golden.samples import FOLDER, IDS, entry, golden_manifest, golden_records, seal, settlement, sha256
 
 
 def broken_batches() -> dict[str, bytes]:
@@ -72,6 +73,17 @@ def broken_records() -> dict[str, bytes]:
     def without(key: str) -> dict[str, Any]:
         return {name: value for name, value in body.items() if name != key}
 
+    def state(**fields: Any) -> bytes:
+        return sealed({**body, "state": {**body["state"], **fields}})
+
+    def live(*entries: LiveCheckpoint, **fields: Any) -> bytes:
+        return state(epoch=entries[-1].epoch, live=[msgspec.to_builtins(one) for one in entries], **fields)
+
+    def settled(status: str) -> bytes:
+        sinks = {"totals": {"status": status, "reason": None}}
+        document = {**msgspec.to_builtins(settlement(0)), "sinks": sinks}
+        return sealed({**body, "change": {**body["change"], "settled": document}})
+
     encoded = records.encode(good)
     return {
         "digest-wrong": encoded.replace(b'"settled_epoch":0', b'"settled_epoch":1'),
@@ -85,6 +97,17 @@ def broken_records() -> dict[str, bytes]:
         "epoch-negative": sealed({**body, "state": {**body["state"], "epoch": -1}}),
         "epoch-past-2-53": sealed({**body, "state": {**body["state"], "epoch": 2**53}}),
         "epoch-a-float": sealed({**body, "state": {**body["state"], "epoch": 1.0}}),
+        "status-unknown": settled("Abandoned"),
+        "undone-missing": state(live=[{k: v for k, v in body["state"]["live"][0].items() if k != "undone"}]),
+        "rollback-to-itself": live(entry(1), entry(2, rollback_to=2), settled_epoch=2),
+        "rollback-forward": live(entry(1, rollback_to=2), entry(2), settled_epoch=2),
+        "rollback-to-nowhere": live(entry(1), entry(2, rollback_to=0), settled_epoch=2),
+        "rollback-undoes-nothing": live(entry(1), entry(2), entry(3, rollback_to=1), settled_epoch=3),
+        "head-undone": live(entry(1), entry(2, undone=True), settled_epoch=2),
+        "checkpoint-after-an-unsettled-one": live(entry(1), entry(2), settled_epoch=0),
+        "checkpoint-after-an-unsettled-rollback": live(
+            entry(1), entry(2, undone=True), entry(3, rollback_to=1), entry(4), settled_epoch=2
+        ),
         "append-id-upper-case": sealed({**body, "append_id": "A" * 32}),
         "not-utf-8": seal(msgspec.json.encode(body).replace(b'"type":"checkpoint"', b'"type":"check\xffpoint"')),
         "cut-short": encoded[:-20],
@@ -99,6 +122,7 @@ def broken_manifests() -> dict[str, bytes]:
     operator = good["operators"]["0-stateStoreSave"]
     zero, one = operator["partitions"]
     commits, metadata = good["files"]
+    idle = {name: {**sink, "descriptors": []} for name, sink in good["sinks"].items()}
 
     def changed(**fields: Any) -> bytes:
         return msgspec.json.encode({**good, **fields}, order="sorted")
@@ -148,6 +172,12 @@ def broken_manifests() -> dict[str, bytes]:
         "offsets-without-source": changed(source_names=[]),
         "source-named-twice": changed(source_names=["0", "0"]),
         "sink-without-output": changed(sink_names=["totals", "alerts"]),
+        "query-missing": without("query"),
+        "query-field-unknown": changed(query={**good["query"], "colour": "blue"}),
+        "rollback-missing": without("rollback"),
+        "rollback-keep-missing": changed(rollback={"to_epoch": 1, "to_id": IDS[1]}, sinks=idle),
+        "rollback-to-itself": changed(rollback={"to_epoch": 2, "to_id": IDS[2], "keep": []}, sinks=idle),
+        "rollback-with-output-to-commit": changed(rollback={"to_epoch": 1, "to_id": IDS[1], "keep": []}),
         "not-utf-8": manifest.encode(golden_manifest()).replace(b"commits/7", b"commits/\xff"),
         "not-json": b"checkpoint",
         "nothing": b"",

@@ -15,7 +15,17 @@ import msgspec
 
 from slackwater.formats import batch, manifest, records
 from slackwater.formats.layout import artifact_key, batch_key
-from slackwater.formats.manifest import File, Manifest, Object, Operator, Partition, SinkOutput, SourcePosition
+from slackwater.formats.manifest import (
+    File,
+    Manifest,
+    Object,
+    Operator,
+    Partition,
+    RolledBack,
+    SinkOutput,
+    SourcePosition,
+)
+from slackwater.formats.query import Query, QueryOperator
 from slackwater.formats.records import (
     Checkpoint,
     Claim,
@@ -24,6 +34,7 @@ from slackwater.formats.records import (
     Record,
     Release,
     RetiredCheckpoint,
+    Rollback,
     Savepoint,
     Settlement,
     SinkStatus,
@@ -32,7 +43,7 @@ from slackwater.formats.records import (
 )
 
 FOLDER = Path(__file__).parent
-IDS = [f"0192d3f0-7b7c-7000-8000-00000000000{n}" for n in range(4)]
+IDS = [f"0192d3f0-7b7c-7000-8000-00000000000{n}" for n in range(5)]
 APPENDS = [f"{n:032x}" for n in range(8)]
 UID = "feed" * 8
 HASH = "ab" * 32
@@ -60,6 +71,13 @@ def golden_manifest() -> Manifest:
         micro_batch=7,
         watermark_ms=1_794_736_790_000,
         pipeline_hash=HASH,
+        query=Query(
+            output_mode="append",
+            sources=["kafka"],
+            operators=[QueryOperator(name="0-stateStoreSave", keys=["region string"], values=["sum(amount) bigint"])],
+            settings={"spark.sql.shuffle.partitions": "2"},
+        ),
+        rollback=None,
         source_names=["0"],
         sink_names=["totals"],
         source_offsets={
@@ -116,8 +134,27 @@ def golden_manifest() -> Manifest:
     )
 
 
-def entry(epoch: int) -> LiveCheckpoint:
-    return LiveCheckpoint(
+def golden_rollback() -> Manifest:
+    """A rollback to the golden manifest's checkpoint, of a pipeline that never said what its query is."""
+    return msgspec.structs.replace(
+        golden_manifest(),
+        checkpoint_id=IDS[4],
+        epoch=4,
+        parent_id=IDS[3],
+        created_at_ms=1_794_736_900_000,
+        pipeline_hash=None,
+        query=None,
+        rollback=RolledBack(to_epoch=2, to_id=IDS[2], keep=["alerts"]),
+        sink_names=["alerts", "totals"],
+        sinks={
+            "alerts": SinkOutput(kind="function", address="app.alert", can_undo=False, descriptors=[]),
+            "totals": SinkOutput(kind="delta", address="s3://lake/totals", can_undo=True, descriptors=[]),
+        },
+    )
+
+
+def entry(epoch: int, /, **fields: Any) -> LiveCheckpoint:
+    made = LiveCheckpoint(
         epoch=epoch,
         checkpoint_id=IDS[epoch],
         manifest_sha256=f"{epoch:064x}",
@@ -125,7 +162,10 @@ def entry(epoch: int) -> LiveCheckpoint:
         parent_id=IDS[epoch - 1] if epoch > 1 else None,
         created_at_ms=1000 * epoch,
         append_id=APPENDS[epoch],
+        undone=False,
+        rollback_to=None,
     )
+    return msgspec.structs.replace(made, **fields)
 
 
 def settlement(epoch: int, **statuses: SinkStatus) -> Settlement:
@@ -150,6 +190,19 @@ def checkpoint(epoch: int, /, **fields: Any) -> Checkpoint:
         settled=settlement(epoch - 1) if epoch > 1 else None,
         retire=[],
         deleted=[],
+    )
+    return msgspec.structs.replace(change, **fields)
+
+
+def rollback(epoch: int, to_epoch: int, /, **fields: Any) -> Rollback:
+    change = Rollback(
+        generation=1,
+        epoch=epoch,
+        checkpoint_id=IDS[epoch],
+        manifest_sha256=f"{epoch:064x}",
+        manifest_size_bytes=1000 + epoch,
+        parent_id=IDS[epoch - 1],
+        to_epoch=to_epoch,
     )
     return msgspec.structs.replace(change, **fields)
 
@@ -183,8 +236,16 @@ def golden_records() -> dict[str, Record]:
 
     kept = Savepoint(label="vor dem Umzug ✓", epoch=2, created_at_ms=2500, append_id=APPENDS[4])
     gone = RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
+    dropped = settlement(4, totals=SinkStatus(status="Dropped", reason="the user gave its output up"))
     failed = settlement(3, totals=SinkStatus(status="Failed", reason="[store.unavailable] no answer in time"))
     third = state(epoch=3, settled_epoch=2, at_ms=3000, live=[entry(2), entry(3)], labels=[kept], retired=[gone])
+    # Epoch 3 was never settled, and is undone before it was.
+    rolled_back = state(
+        epoch=4,
+        settled_epoch=2,
+        at_ms=4000,
+        live=[entry(1), entry(2), entry(3, undone=True), entry(4, append_id=APPENDS[5], rollback_to=2)],
+    )
     return {
         "claim": record(1, Claim(uid=UID, driver="host:1"), FIRST),
         "checkpoint": record(2, checkpoint(1), state(epoch=1, at_ms=1000, live=[entry(1)])),
@@ -199,6 +260,12 @@ def golden_records() -> dict[str, Record]:
             7,
             Release(generation=1, settled=failed, deleted=[1]),
             msgspec.structs.replace(third, labels=[], retired=[], release_append_id=APPENDS[7]),
+        ),
+        "rollback": record(5, rollback(4, 2), rolled_back),
+        "release-of-a-dropped-sink": record(
+            6,
+            Release(generation=1, settled=dropped, deleted=[]),
+            msgspec.structs.replace(rolled_back, settled_epoch=4, release_append_id=APPENDS[6]),
         ),
     }
 
@@ -217,6 +284,7 @@ BATCHES: dict[str, dict[str, bytes]] = {
 def main() -> None:
     files = {
         "good/manifest.json": manifest.encode(golden_manifest()),
+        "good/manifest-rollback.json": manifest.encode(golden_rollback()),
         **{f"good/record-{name}.json": records.encode(record) for name, record in golden_records().items()},
         **{f"good/batch-{name}.lcb": batch.encode(entries) for name, entries in BATCHES.items()},
     }

@@ -12,7 +12,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.formats import batch, manifest, records
 from tests.golden.broken import decode, refusal_of
 from tests.golden.lcb1 import Item, write
-from tests.golden.samples import BATCHES, FOLDER, IDS, golden_manifest, golden_records, sha256
+from tests.golden.samples import BATCHES, FOLDER, IDS, golden_manifest, golden_records, golden_rollback, sha256
 
 GOOD = FOLDER / "good"
 SPEC = Path(__file__).parents[2] / "docs" / "spec"
@@ -25,13 +25,16 @@ BROKEN = {
 
 def test_every_committed_file_is_read_by_a_test():
     names = {f"record-{name}.json" for name in golden_records()} | {f"batch-{name}.lcb" for name in BATCHES}
-    assert {path.name for path in GOOD.iterdir()} == names | {"manifest.json"}
+    assert {path.name for path in GOOD.iterdir()} == names | {"manifest.json", "manifest-rollback.json"}
 
 
-def test_the_golden_manifest_is_read_and_written_to_the_byte():
-    data = (GOOD / "manifest.json").read_bytes()
-    assert manifest.decode(data, sha256=sha256(data), checkpoint_id=IDS[2]) == golden_manifest()
-    assert manifest.encode(golden_manifest()) == data
+@pytest.mark.parametrize(
+    ("name", "golden"), [("manifest.json", golden_manifest()), ("manifest-rollback.json", golden_rollback())]
+)
+def test_a_golden_manifest_is_read_and_written_to_the_byte(name, golden):
+    data = (GOOD / name).read_bytes()
+    assert manifest.decode(data, sha256=sha256(data), checkpoint_id=golden.checkpoint_id) == golden
+    assert manifest.encode(golden) == data
 
 
 @pytest.mark.parametrize("name", golden_records())

@@ -26,9 +26,10 @@ from slackwater.formats.layout import (
     record_key,
 )
 from slackwater.formats.plans import NewFile, plan_placement
+from slackwater.formats.query import Query, QueryOperator
 from slackwater.settings import Settings
 from slackwater.store import check_key
-from tests.golden.samples import IDS, UID, golden_manifest, golden_records, settlement, sha256
+from tests.golden.samples import IDS, UID, golden_manifest, golden_records, golden_rollback, settlement, sha256
 
 IDENTIFIERS = st.uuids(version=4).map(lambda uuid: f"{str(uuid)[:14]}7{str(uuid)[15:]}")
 COUNTS = st.integers(0, 2**53 - 1)
@@ -88,6 +89,16 @@ def test_a_batch_comes_back_whole_and_entry_by_entry(entries):
 
 
 CHANGES = st.one_of(
+    st.builds(
+        records.Rollback,
+        generation=COUNTS,
+        epoch=COUNTS,
+        checkpoint_id=IDENTIFIERS,
+        manifest_sha256=st.just(sha256(b"")),
+        manifest_size_bytes=COUNTS,
+        parent_id=st.none() | IDENTIFIERS,
+        to_epoch=COUNTS,
+    ),
     st.builds(records.Claim, uid=st.just(UID), driver=st.text(st.characters(codec="utf-8"), max_size=200)),
     st.builds(records.Label, label=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200), epoch=COUNTS),
     st.builds(
@@ -119,6 +130,32 @@ def test_a_manifest_comes_back_or_is_refused_when_it_is_written(pipeline, offset
         assert error.code == "manifest.unwritable"
         return
     assert manifest.decode(data, sha256=sha256(data), checkpoint_id=IDS[2]) == changed
+
+
+TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=9)
+QUERIES = st.builds(
+    Query,
+    output_mode=TEXT,
+    sources=st.lists(TEXT, max_size=3),
+    operators=st.lists(
+        st.builds(QueryOperator, name=TEXT, keys=st.lists(TEXT, max_size=2), values=st.lists(TEXT, max_size=2)),
+        max_size=3,
+    ),
+    settings=st.dictionaries(TEXT, TEXT, max_size=3),
+)
+ROLLBACKS = st.builds(manifest.RolledBack, to_epoch=COUNTS, to_id=IDENTIFIERS, keep=st.lists(TEXT, max_size=3))
+
+
+@given(st.none() | QUERIES, st.none() | ROLLBACKS, st.integers(0, 10))
+def test_what_a_query_was_and_where_it_was_rolled_back_to_come_back(query, rollback, epoch):
+    changed = msgspec.structs.replace(golden_rollback(), query=query, rollback=rollback, epoch=epoch)
+    try:
+        data = manifest.encode(changed)
+    except Corrupt as error:
+        assert error.code == "manifest.inconsistent" and rollback.to_epoch >= epoch
+        return
+    assert rollback is None or rollback.to_epoch < epoch
+    assert manifest.decode(data, sha256=sha256(data), checkpoint_id=changed.checkpoint_id) == changed
 
 
 @given(

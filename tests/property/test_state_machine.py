@@ -10,15 +10,31 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from slackwater.errors import SlackwaterError
 from slackwater.formats import records
 from slackwater.formats.plans import plan_retire
-from slackwater.formats.records import Checkpoint, Claim, Label, Release, Settlement, SinkStatus, State, Unlabel
+from slackwater.formats.records import (
+    Checkpoint,
+    Claim,
+    Label,
+    Release,
+    Rollback,
+    Settlement,
+    SinkStatus,
+    State,
+    Unlabel,
+)
 
 EPOCHS = st.integers(0, 12)
 LABELS = st.sampled_from("abc")
-STATUSES = st.lists(st.sampled_from(["Committed", "Committed", "Committed", "Pending", "Failed"]), max_size=3)
+# Mostly right, so that histories grow long enough for what needs several steps.
+RIGHT = st.sampled_from([True, True, True, False])
+STATUSES = st.lists(
+    st.sampled_from([*["Committed"] * 5, "Dropped", "Pending", "Failed"]),
+    max_size=2,
+)
 CODES = {
     "driver.fenced",
     "checkpoint.not_next",
     "checkpoint.unsettled",
+    "rollback.undone",
     "settlement.wrong_epoch",
     "retire.not_allowed",
     "label.taken",
@@ -40,6 +56,10 @@ class Log(RuleBasedStateMachine):
         self.state: State | None = None
         self.number = 0
         self.retired: set[int] = set()
+        self.undone: set[int] = set()
+        # The epochs whose rows each epoch's state stands for, and those that a sink has which does as it is told.
+        self.content: dict[int, list[int]] = {0: []}
+        self.sink: list[int] = []
 
     def attempt(self, change: records.Change, at_ms: int) -> bool:
         before = self.state
@@ -53,7 +73,9 @@ class Log(RuleBasedStateMachine):
             assert msgspec.json.encode(self.state) == frozen
             return False
         if before is not None:
+            self.drive_sink(before, after)
             self.check_step(before, after)
+            self.follow(change, before)
         self.number += 1
         self.state = after
         record = records.Record(
@@ -74,12 +96,32 @@ class Log(RuleBasedStateMachine):
         assert after.epoch in (before.epoch, before.epoch + 1)
         assert after.settled_epoch >= before.settled_epoch
         if after.epoch > before.epoch:
-            assert after.settled_epoch == before.epoch, "an epoch counted before the one in front was settled"
+            rolled_back = after.live[-1].rollback_to is not None
+            assert rolled_back or after.settled_epoch == before.epoch, "an epoch counted before the one in front"
             assert after.live[-1].parent_id == (before.head.checkpoint_id if before.head else None)
         gone = {e.epoch for e in before.live} - {e.epoch for e in after.live}
         assert not gone & {s.epoch for s in before.labels}, "a labelled epoch was retired"
         assert gone <= {e.epoch for e in after.retired}, "an epoch vanished without a trace"
         self.retired |= gone
+        assert {e.epoch for e in before.live if e.undone} - gone <= {e.epoch for e in after.live if e.undone}
+
+    def drive_sink(self, before: State, after: State) -> None:
+        """Commit or undo in the sink what the record says is settled: only the newest epoch can be."""
+        if after.settled_epoch > before.settled_epoch:
+            assert after.settled_epoch == before.epoch and before.head is not None
+            target = before.head.rollback_to
+            if target is None:
+                self.sink = [*self.sink, before.epoch]
+            else:
+                self.sink = [epoch for epoch in self.sink if epoch <= target]
+            assert self.sink == self.content[before.epoch], "a sink does not have the rows that the state stands for"
+
+    def follow(self, change: records.Change, before: State) -> None:
+        if isinstance(change, Checkpoint):
+            self.content[change.epoch] = [*self.content[before.epoch], change.epoch]
+        elif isinstance(change, Rollback):
+            self.content[change.epoch] = self.content[change.to_epoch]
+            self.undone |= {e.epoch for e in before.live if e.epoch > change.to_epoch}
 
     @rule(at_ms=st.integers(0, 10**6), uid=st.sampled_from(["a" * 32, "b" * 32]))
     def claim(self, at_ms: int, uid: str) -> None:
@@ -90,7 +132,7 @@ class Log(RuleBasedStateMachine):
     def checkpoint(self, data: st.DataObject, at_ms: int, statuses: list[str]) -> None:
         state = self.state
         assert state is not None
-        right = data.draw(st.booleans())
+        right = data.draw(RIGHT)
         change = Checkpoint(
             generation=state.generation if right else data.draw(st.integers(0, self.number + 1)),
             epoch=state.epoch + 1 if right else data.draw(EPOCHS),
@@ -105,9 +147,30 @@ class Log(RuleBasedStateMachine):
             deleted=data.draw(st.lists(EPOCHS, max_size=3)),
         )
         done = self.attempt(change, at_ms)
-        committed = set(statuses) <= {"Committed"}
+        committed = set(statuses) <= {"Committed", "Dropped"}
         if right and (committed or state.settled_epoch == state.epoch):
             assert done, "a checkpoint that fits was refused"
+
+    @precondition(lambda self: self.state is not None and self.state.epoch > 0)
+    @rule(data=st.data(), at_ms=st.integers(0, 10**6))
+    def rollback(self, data: st.DataObject, at_ms: int) -> None:
+        state = self.state
+        assert state is not None and state.head is not None
+        right = data.draw(RIGHT)
+        to_epoch = data.draw(st.sampled_from([e.epoch for e in state.live]) if right else EPOCHS)
+        change = Rollback(
+            generation=state.generation if right else data.draw(st.integers(0, self.number + 1)),
+            epoch=state.epoch + 1 if right else data.draw(EPOCHS),
+            checkpoint_id=checkpoint_id(self.number),
+            manifest_sha256="0" * 64,
+            manifest_size_bytes=1,
+            parent_id=state.head.checkpoint_id,
+            to_epoch=to_epoch,
+        )
+        done = self.attempt(change, at_ms)
+        assert not done or to_epoch not in self.undone, "went back to an undone epoch"
+        if right and to_epoch not in self.undone and to_epoch < state.epoch:
+            assert done, "a rollback that fits was refused"
 
     @precondition(lambda self: self.state is not None)
     @rule(statuses=STATUSES, epoch=EPOCHS, deleted=st.lists(EPOCHS, max_size=3), own=st.booleans())
@@ -141,7 +204,10 @@ class Log(RuleBasedStateMachine):
         assert epochs == sorted(set(epochs)), "epochs do not strictly increase"
         assert not set(epochs) & self.retired, "a retired epoch came back"
         assert state.epoch == (epochs[-1] if epochs else 0), "the head was retired"
-        assert state.epoch - 1 <= state.settled_epoch <= state.epoch or state.epoch == 0
+        assert state.settled_epoch <= state.epoch
+        assert {e.epoch for e in state.live if e.undone} == self.undone & set(epochs), "undone, or not"
+        assert not state.head or state.branch[-1] is state.head, "the head was undone"
+        assert all(e.epoch <= state.settled_epoch for e in state.branch[:-1]), "an open epoch under the head"
         assert {s.epoch for s in state.labels} <= set(epochs), "a labelled epoch is not live"
         assert len({s.label for s in state.labels}) == len(state.labels)
         times = [e.created_at_ms for e in state.live]

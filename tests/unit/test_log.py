@@ -17,7 +17,7 @@ from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from slackwater.world import RealWorld
-from tests.golden.samples import IDS, UID, seal, settlement
+from tests.golden.samples import IDS, UID, rollback, seal, settlement
 
 SETTINGS = Settings(total_timeout_s=5)
 CLAIM = Claim(uid=UID, driver="host:1")
@@ -215,6 +215,48 @@ def test_retirement_is_computed_anew_when_a_label_came_in_between(store):
     state = checkpoint(log, 1, 2, keep_last=1)
     assert [entry.epoch for entry in state.live] == [1, 2]
     assert [savepoint.epoch for savepoint in state.labels] == [1]
+
+
+def roll_back(log: Log, generation: int, epoch: int, to_epoch: int) -> State:
+    change = rollback(epoch, to_epoch, generation=generation)
+    return log.append(lambda state: change, generation=generation)
+
+
+def test_a_rollback_without_a_claim_of_its_own_is_fenced_by_the_next_claim(store):
+    driver, tool = open_log(store), open_log(store)
+    driver.append(lambda state: CLAIM)
+    checkpoint(driver, 1, 1)
+    checkpoint(driver, 1, 2)
+    tool.read()
+    driver.append(lambda state: CLAIM)
+    with pytest.raises(Conflict) as caught:
+        roll_back(tool, 1, 3, 1)
+    assert caught.value.code == "driver.fenced"
+
+
+def test_a_driver_that_was_rolled_back_under_its_feet_adds_nothing(store):
+    driver, tool = open_log(store), open_log(store)
+    driver.append(lambda state: CLAIM)
+    checkpoint(driver, 1, 1)
+    checkpoint(driver, 1, 2)
+    generation = tool.append(lambda state: CLAIM).generation
+    rolled_back = roll_back(tool, generation, 3, 1)
+    with pytest.raises(Conflict) as caught:
+        checkpoint(driver, 1, 3)
+    assert caught.value.code == "driver.fenced"
+    assert open_log(store).read() == rolled_back
+
+
+@pytest.mark.parametrize("lost", [["after"], ["before"], ["before", "after"]])
+def test_a_rollback_whose_answer_is_lost_counts_exactly_once(store, lost):
+    log = open_log(store)
+    log.append(lambda state: CLAIM)
+    checkpoint(log, 1, 1)
+    checkpoint(log, 1, 2)
+    store.lose = list(lost)
+    state = roll_back(log, 1, 3, 1)
+    assert [(entry.epoch, entry.undone) for entry in state.live] == [(1, False), (2, True), (3, False)]
+    assert open_log(store).read() == state and len(numbers(store)) == 4
 
 
 def test_a_change_that_fits_only_the_newest_state_is_not_refused_by_an_old_one(store):

@@ -10,9 +10,10 @@ import pytest
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.formats import manifest
 from slackwater.formats.manifest import File, all_files, decode, decode_inline, encode, references
-from tests.golden.samples import IDS, golden_manifest, sha256
+from tests.golden.samples import IDS, golden_manifest, golden_rollback, sha256
 
 GOOD = golden_manifest()
+ROLLBACK = golden_rollback()
 
 
 def vouched(data: bytes, checkpoint_id: str = IDS[2]) -> manifest.Manifest:
@@ -25,6 +26,31 @@ def changed(**fields) -> manifest.Manifest:
 
 def test_a_manifest_comes_back_as_it_was():
     assert vouched(encode(GOOD)) == GOOD
+
+
+def test_a_rollback_has_the_content_of_its_target_and_nothing_to_commit():
+    assert vouched(encode(ROLLBACK), IDS[4]) == ROLLBACK
+    assert (ROLLBACK.operators, ROLLBACK.files, ROLLBACK.source_offsets) == (
+        GOOD.operators,
+        GOOD.files,
+        GOOD.source_offsets,
+    )
+    staged = msgspec.structs.replace(ROLLBACK.sinks["totals"], descriptors=[{"path": "part-0.parquet"}])
+    assert ROLLBACK.rollback is not None
+    for fields in (
+        {"sinks": {**ROLLBACK.sinks, "totals": staged}},
+        {"rollback": msgspec.structs.replace(ROLLBACK.rollback, to_epoch=ROLLBACK.epoch)},
+        {"rollback": msgspec.structs.replace(ROLLBACK.rollback, to_epoch=ROLLBACK.epoch + 1)},
+    ):
+        with pytest.raises(Corrupt) as caught:
+            encode(msgspec.structs.replace(ROLLBACK, **fields))
+        assert caught.value.code == "manifest.inconsistent"
+
+
+def test_what_nobody_said_of_a_query_is_null_and_never_left_out():
+    document = json.loads(encode(ROLLBACK))
+    assert document["query"] is None and document["pipeline_hash"] is None
+    assert json.loads(encode(GOOD))["rollback"] is None
 
 
 def test_A14_the_bytes_are_canonical():
@@ -93,9 +119,16 @@ def test_A7_sizes_must_add_up():
 
 
 def test_A13_what_a_restart_needs_is_in_it():
-    assert {"source_offsets", "watermark_ms", "pipeline_hash", "sinks", "source_names", "sink_names", "uid"} <= set(
-        GOOD.__struct_fields__
-    )
+    assert {
+        "source_offsets",
+        "watermark_ms",
+        "pipeline_hash",
+        "query",
+        "sinks",
+        "source_names",
+        "sink_names",
+        "uid",
+    } <= set(GOOD.__struct_fields__)
 
 
 def test_B10_the_manifest_of_another_checkpoint_is_refused():

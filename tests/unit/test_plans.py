@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from slackwater.formats import batch, records
@@ -70,10 +69,12 @@ def test_nothing_new_costs_nothing():
     assert placed([]) == (0, [], 0)
 
 
-def living(*epochs: int, labelled: tuple[int, ...] = (), retired: int = 0) -> records.State:
+def living(
+    *epochs: int, labelled: tuple[int, ...] = (), retired: int = 0, undone: tuple[int, ...] = ()
+) -> records.State:
     return state(
         epoch=max(epochs, default=0),
-        live=[msgspec.structs.replace(entry(1), epoch=epoch) for epoch in epochs],
+        live=[entry(1, epoch=epoch, undone=epoch in undone) for epoch in epochs],
         labels=[records.Savepoint(label=str(e), epoch=e, created_at_ms=0, append_id=APPENDS[0]) for e in labelled],
         retired=[records.RetiredCheckpoint(epoch=0, checkpoint_id="", manifest_sha256="")] * retired,
     )
@@ -92,7 +93,27 @@ def living(*epochs: int, labelled: tuple[int, ...] = (), retired: int = 0) -> re
         (living(1, 2, 3, labelled=(1, 2, 3)), 1, []),
         (living(1, 2, 3, retired=1000), 1, []),
         (living(1, 2, 3, retired=998), 1, [1, 2]),
+        (living(1, 2, 3, retired=5000), 1, []),
     ],
 )
 def test_F4_the_newest_stay_with_the_one_that_is_added_and_so_do_savepoints(before, keep_last, leaving):
+    assert plan_retire(before, keep_last) == leaving
+
+
+@pytest.mark.parametrize(
+    ("before", "keep_last", "leaving"),
+    [
+        # 6 is a rollback to 3: the three on the branch stay, although 4 and 5 are newer than two of them.
+        (living(2, 3, 4, 5, 6, undone=(4, 5)), 4, []),
+        (living(2, 3, 4, 5, 6, undone=(4, 5)), 3, [2]),
+        # Undone ones leave with the branch's checkpoints that are as old.
+        (living(3, 4, 5, 6, 7, undone=(4, 5)), 3, [3, 4, 5]),
+        (living(1, 2, 3, 4, undone=(2, 3)), 1, [1, 2, 3, 4]),
+        # More of them than the branch may have checkpoints are not kept either, the oldest first.
+        (living(1, 2, 3, 4, 5, 6, undone=(2, 3, 4, 5)), 3, [2]),
+        (living(1, 2, 3, 4, 5, 6, undone=(2, 3, 4, 5), labelled=(2,)), 3, []),
+        (living(1, 2, 3, 4, 5, 6, 7, undone=(2, 3, 4, 5), labelled=(1, 3)), 2, [2, 4, 5, 6]),
+    ],
+)
+def test_undone_checkpoints_do_not_crowd_out_those_that_a_rollback_can_go_to(before, keep_last, leaving):
     assert plan_retire(before, keep_last) == leaving

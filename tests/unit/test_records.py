@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
@@ -12,12 +11,25 @@ import pytest
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats import records
 from slackwater.formats.records import Change, Claim, Label, Release, SinkStatus, State, Unlabel, apply
-from tests.golden.samples import APPENDS, FIRST, IDS, UID, checkpoint, entry, golden_records, seal, settlement, state
+from tests.golden.samples import (
+    APPENDS,
+    FIRST,
+    IDS,
+    UID,
+    checkpoint,
+    entry,
+    golden_records,
+    rollback,
+    seal,
+    settlement,
+    state,
+)
 
 CLAIM = Claim(uid=UID, driver="host:1")
 PENDING = SinkStatus(status="Pending")
 FAILED = SinkStatus(status="Failed", reason="no")
 COMMITTED = SinkStatus(status="Committed")
+DROPPED = SinkStatus(status="Dropped", reason="the user gave its output up")
 # Epoch 2 is the head, settled; epoch 1 has a label.
 TWO = state(
     epoch=2,
@@ -26,6 +38,10 @@ TWO = state(
     live=[entry(1), entry(2)],
     labels=[records.Savepoint(label="kept", epoch=1, created_at_ms=1500, append_id=APPENDS[6])],
 )
+
+
+# Epoch 3, which no sink has settled, was undone by epoch 4, a rollback to 2.
+ROLLED_BACK = golden_records()["rollback"].state
 
 
 def step(
@@ -84,6 +100,13 @@ def test_a_checkpoint_retires_and_forgets_in_the_same_record():
         (Label(label="kept", epoch=2), Conflict, "label.taken"),
         (Label(label="new", epoch=3), NotFound, "checkpoint.not_found"),
         (Unlabel(label="new"), NotFound, "label.not_found"),
+        (rollback(3, 1, generation=2), Conflict, "driver.fenced"),
+        (rollback(3, 1, epoch=4), Conflict, "checkpoint.not_next"),
+        (rollback(3, 1, epoch=2), Conflict, "checkpoint.not_next"),
+        (rollback(3, 1, parent_id=IDS[1]), Conflict, "checkpoint.not_next"),
+        (rollback(3, 7), NotFound, "checkpoint.not_found"),
+        (rollback(3, 3), NotFound, "checkpoint.not_found"),
+        (rollback(3, 0), NotFound, "checkpoint.not_found"),
     ],
 )
 def test_a_change_that_does_not_fit_is_refused(change, kind, code):
@@ -93,7 +116,13 @@ def test_a_change_that_does_not_fit_is_refused(change, kind, code):
 
 @pytest.mark.parametrize(
     "change",
-    [checkpoint(1), Label(label="a", epoch=1), Unlabel(label="a"), Release(generation=1, settled=None, deleted=[])],
+    [
+        checkpoint(1),
+        rollback(1, 0),
+        Label(label="a", epoch=1),
+        Unlabel(label="a"),
+        Release(generation=1, settled=None, deleted=[]),
+    ],
 )
 def test_only_a_claim_fits_an_empty_log(change):
     assert refusal(None, change).code == "pipeline.not_found"
@@ -114,10 +143,54 @@ def test_a_release_records_a_failure_and_leaves_the_epoch_unsettled():
     assert step(before, Release(generation=1, settled=settlement(1), deleted=[])).settled_epoch == 1
 
 
+def test_C10_what_the_user_gave_up_for_a_sink_settles_the_epoch():
+    before = state(epoch=1, live=[entry(1)])
+    assert step(before, checkpoint(2, settled=settlement(1, a=COMMITTED, b=DROPPED))).settled_epoch == 1
+    assert refusal(before, checkpoint(2, settled=settlement(1, a=FAILED, b=DROPPED))).code == "checkpoint.unsettled"
+
+
+def test_a_rollback_becomes_the_head_and_undoes_all_after_its_target():
+    before = state(epoch=3, settled_epoch=2, at_ms=3000, live=[entry(1), entry(2), entry(3)])
+    after = step(before, rollback(4, 2), append_id=APPENDS[5], at_ms=4000)
+    assert after == ROLLED_BACK
+    assert [e.epoch for e in after.branch] == [1, 2, 4]
+    assert after.head == entry(4, append_id=APPENDS[5], rollback_to=2) and after.has(APPENDS[5])
+
+
+def test_a_rollback_needs_nothing_settled_but_its_target_and_a_checkpoint_after_it_needs_the_rollback_settled():
+    sixth = "0192d3f0-7b7c-7000-8000-000000000006"
+    further = step(ROLLED_BACK, rollback(4, 1, epoch=5, checkpoint_id=sixth, parent_id=IDS[4]))
+    assert further.settled_epoch == 2 and [e.epoch for e in further.branch] == [1, 5]
+    after = checkpoint(1, epoch=6, parent_id=sixth)
+    assert refusal(further, after).code == "checkpoint.unsettled"
+    settled = settlement(5, a=COMMITTED)
+    assert step(further, msgspec.structs.replace(after, settled=settled)).settled_epoch == 5
+    assert step(further, Release(generation=1, settled=settled, deleted=[])).settled_epoch == 5
+
+
+def test_an_undone_epoch_is_never_a_target_again_and_stays_undone():
+    settled = msgspec.structs.replace(ROLLED_BACK, settled_epoch=4)
+    error = refusal(settled, rollback(4, 3, epoch=5, parent_id=IDS[4]))
+    assert (type(error), error.code) == (Conflict, "rollback.undone") and "--at 3" in str(error.hint)
+    later = step(settled, checkpoint(4, epoch=5, parent_id=IDS[4], settled=None))
+    assert [e.epoch for e in later.live if e.undone] == [3]
+    labelled = step(settled, Label(label="what was", epoch=3))
+    assert labelled.labels[0].epoch == 3
+
+
+def test_a_target_that_not_every_sink_has_is_refused():
+    # A rollback commits nothing: what the sinks lack of its target they would lack for ever.
+    unsettled = state(epoch=2, settled_epoch=1, live=[entry(1), entry(2)])
+    assert refusal(unsettled, rollback(3, 2)).code == "checkpoint.unsettled"
+    assert refusal(ROLLED_BACK, rollback(4, 4, epoch=5, parent_id=IDS[4])).code == "checkpoint.unsettled"
+    assert step(msgspec.structs.replace(unsettled, settled_epoch=2), rollback(3, 2)).epoch == 3
+
+
 def test_the_bounds_of_a_state_are_kept(monkeypatch):
     monkeypatch.setattr(records, "MAX_LIVE", 2)
     monkeypatch.setattr(records, "MAX_LABELS", 1)
     assert refusal(TWO, checkpoint(3)).code == "checkpoint.too_many"
+    assert refusal(TWO, rollback(3, 1)).code == "checkpoint.too_many"
     assert refusal(TWO, Label(label="second", epoch=2)).code == "label.too_many"
 
 
@@ -144,6 +217,7 @@ def test_a_state_has_the_append_that_made_claim_release_checkpoint_or_label():
 def test_apply_changes_nothing_in_the_state_that_it_is_given():
     before = msgspec.json.encode(TWO)
     step(TWO, checkpoint(3, settled=None))
+    step(TWO, rollback(3, 1))
     step(TWO, Label(label="x", epoch=2))
     step(TWO, Unlabel(label="kept"))
     assert msgspec.json.encode(TWO) == before
@@ -195,7 +269,7 @@ def test_what_could_not_be_read_again_is_never_written(change):
 
 
 def test_a_state_as_large_as_it_may_be_fits_a_record():
-    live = [msgspec.structs.replace(entry(1), epoch=n + 2**52) for n in range(records.MAX_LIVE)]
+    live = [entry(1, epoch=n + 2**52, rollback_to=2**52) for n in range(records.MAX_LIVE)]
     labels = [
         records.Savepoint(label="ü" * 200, epoch=2**52, created_at_ms=2**52, append_id=APPENDS[0])
     ] * records.MAX_LABELS
@@ -204,23 +278,41 @@ def test_a_state_as_large_as_it_may_be_fits_a_record():
     assert len(records.encode(record)) <= records.MAX_RECORD_BYTES
 
 
-@pytest.mark.parametrize("wrong", ["reversed", "twice", "label", "settled", "generation"])
+THREE = [entry(1), entry(2), entry(3)]
+WRONG: dict[str, dict[str, Any]] = {
+    "out of order": {"live": [entry(1), entry(3), entry(2)]},
+    "twice": {"live": [*THREE, entry(3)]},
+    "newest epoch not live": {"live": THREE[:2]},
+    "an id for two epochs": {"live": [entry(1), entry(2), entry(3, checkpoint_id=IDS[2])]},
+    "live and retired": {
+        "retired": [records.RetiredCheckpoint(epoch=3, checkpoint_id=IDS[4], manifest_sha256=f"{3:064x}")]
+    },
+    "label": {"labels": [records.Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=APPENDS[6])]},
+    "settled": {"settled_epoch": 4},
+    "generation": {"generation": 6},
+    "checkpoint after an open one": {"settled_epoch": 1},
+    "checkpoint after an open rollback": {
+        "live": [entry(1), entry(2, undone=True), entry(3, rollback_to=1), entry(4)],
+        "epoch": 4,
+    },
+    "rollback to itself": {"live": [entry(1), entry(2), entry(3, rollback_to=3)], "settled_epoch": 3},
+    "rollback to before the first": {"live": [entry(1, undone=True), entry(2, undone=True), entry(3, rollback_to=0)]},
+    "rollback to an open one": {"live": [*THREE[:2], entry(3, rollback_to=2)], "settled_epoch": 1},
+    "rollback that undoes nothing": {"live": [entry(1), entry(2), entry(3, rollback_to=1)]},
+    "rollback whose undone came back": {
+        "live": [entry(1), entry(2), entry(3, rollback_to=1, undone=True), entry(4, rollback_to=2)],
+        "epoch": 4,
+    },
+    "head undone": {"live": [entry(1), entry(2), entry(3, undone=True)]},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_a_state_that_no_changes_could_have_made_is_refused_though_its_digest_is_right(wrong):
-    good = golden_records()["checkpoint"]
-    before = good.state
-    newest = before.live[-1]
-    lost = records.Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=newest.append_id)
-    changes: dict[str, dict[str, Any]] = {
-        "reversed": {"live": list(reversed([*before.live, msgspec.structs.replace(newest, epoch=before.epoch + 1)]))},
-        "twice": {"live": [*before.live, newest]},
-        "label": {"labels": [lost]},
-        "settled": {"settled_epoch": before.epoch + 1},
-        "generation": {"generation": good.number + 1},
-    }
-    record = msgspec.structs.replace(good, state=msgspec.structs.replace(before, **changes[wrong]))
-    body = msgspec.json.encode(record, order="sorted")
-    data = b'{"body":' + body + b',"sha256":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+    good = msgspec.structs.replace(golden_records()["rollback"], state=state(epoch=3, settled_epoch=2, live=THREE))
+    records.decode(records.encode(good), number=5)
+    record = msgspec.structs.replace(good, state=msgspec.structs.replace(good.state, **WRONG[wrong]))
     with pytest.raises(Corrupt) as caught:
-        records.decode(data, number=good.number)
+        records.decode(seal(msgspec.json.encode(record, order="sorted")), number=5)
     assert caught.value.code == "log.corrupt"
     assert "contradicts itself" in str(caught.value)

@@ -49,7 +49,7 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
     else:
         _print(plan)
         if plan.done:
-            note(f"epoch {plan.head_epoch} is this very rollback; the next start finishes it")
+            note(f"nothing to do: epoch {plan.head_epoch} is that checkpoint, or a rollback to it, already")
         elif acted:
             note("rolled back; start the pipeline: it undoes in the sinks first")
         else:

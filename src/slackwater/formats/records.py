@@ -242,9 +242,16 @@ def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State
 
 
 def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
-    """Nothing has to be committed before it is undone, so the epochs before may be unsettled."""
+    """Nothing has to be committed before it is undone, so the epochs after the target may be unsettled."""
     _require_next(state, change)
     target = find_target(state, change.to_epoch)
+    if target.epoch > state.settled_epoch:
+        # A rollback commits nothing and undoes only what came after its target: the rest of this one would be lost.
+        raise Conflict(
+            f"epoch {target.epoch} is the newest, and not every sink has committed it",
+            code="checkpoint.unsettled",
+            hint="it is what the next start goes on from; there is nothing to roll back",
+        )
     live = [
         msgspec.structs.replace(entry, undone=True) if entry.epoch > target.epoch else entry for entry in state.live
     ]
@@ -427,6 +434,7 @@ def _contradiction(state: State, number: int) -> str | None:
     ids = [entry.checkpoint_id for entry in state.live] + [entry.checkpoint_id for entry in state.retired]
     labels = [savepoint.label for savepoint in state.labels]
     late = [entry for entry in state.live if entry.epoch > state.settled_epoch + 1]
+    rollbacks = [(entry.epoch, entry.rollback_to) for entry in state.live if entry.rollback_to is not None]
     wrong = {
         "its live checkpoints are not in order up to the newest epoch": live != sorted(set(live))
         or (live[-1] if live else 0) != state.epoch,
@@ -437,10 +445,22 @@ def _contradiction(state: State, number: int) -> str | None:
         or state.generation > number,
         # Only a rollback may follow an epoch that no sink has settled.
         "it has a checkpoint that counts before the one before it": any(e.rollback_to is None for e in late),
-        "it has a rollback that goes nowhere": any((entry.rollback_to or 0) >= entry.epoch for entry in state.live),
+        "it has a rollback that goes nowhere": any(not 0 < to <= state.settled_epoch or to >= e for e, to in rollbacks),
+        "it has a checkpoint that a rollback has undone, and that is not": _missed(state.live),
         "its head was undone": bool(state.live) and state.live[-1].undone,
     }
     return next((what for what, holds in wrong.items() if holds), None)
+
+
+def _missed(live: list[LiveCheckpoint]) -> bool:
+    """Tell whether a checkpoint between a rollback and its target is not marked as undone."""
+    target = live[-1].epoch if live else 0
+    for entry in reversed(live):
+        if entry.epoch > target and not entry.undone:
+            return True
+        if entry.rollback_to is not None:
+            target = min(target, entry.rollback_to)
+    return False
 
 
 def _corrupt(number: int, what: str) -> Corrupt:

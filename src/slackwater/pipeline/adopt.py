@@ -106,5 +106,5 @@ def _refuse_old(log: Log, pipeline: str) -> None:
         raise Conflict(
             f"the pipeline {pipeline!r} has checkpoints of its own already, up to epoch {state.epoch}",
             code="adopt.not_new",
-            hint="adopt under another pipeline's name",
+            hint="start it: it goes on from there; or adopt under another pipeline's name",
         )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from .. import recovery
 from ..errors import Conflict, Corrupt, NotFound
 from ..failpoints import reach
 from ..formats.manifest import SinkOutput
-from ..formats.records import LiveCheckpoint, Release, State
+from ..formats.records import LiveCheckpoint, Release, State, find_target
 from ..inspect.pipelines import Pipeline, open_pipeline
 from ..labels import resolve
 from ..rollback import RollbackPlan, newest_verified, roll_back, verify_restorable
@@ -75,7 +76,12 @@ def rollback(
 
 def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:
     target = find(pipeline, to, settings)
-    verify_restorable(pipeline.store, target, settings)
+    try:
+        verify_restorable(pipeline.store, target, settings)
+    except Corrupt:
+        # A driver that runs may have retired it meanwhile: that is no damage.
+        find_target(cast(State, pipeline.log.read()), target.epoch)
+        raise
 
     def open_one(name: str, output: SinkOutput) -> Sink | None:
         sink = sinks.get(name) or open_sink(output.kind, output.address)

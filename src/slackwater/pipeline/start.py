@@ -151,7 +151,8 @@ def _recover(
             raise
         target = newest_verified(store, state, job.settings, below=state.head.epoch)
         if job.fallback is None or target is None:
-            raise _head_damaged(damage, state, target) from damage
+            with log.unless_fenced(state.generation):
+                raise _head_damaged(damage, state, target) from damage
         manifest = recovery.load_manifest(store, target)
         _refuse_changed(job, manifest, describe_query(job.frame, job.output_mode))
         lost = [entry.epoch for entry in state.branch if entry.epoch > target.epoch]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 from ..errors import Conflict, Corrupt, NotFound, Unavailable
 from ..store import Listed, Listing, Names, Requests
@@ -24,10 +23,23 @@ class Violation(AssertionError):
     """An invariant does not hold; ``args[0]`` begins with its name."""
 
 
+class SinkMemory:
+    """What a sink's target holds: durable, shared by all drivers."""
+
+    def __init__(self, *, can_undo: bool = True) -> None:
+        self.uid: str | None = None
+        self.epoch = 0
+        self.committed: list[tuple[int, list[int]]] = []
+        self.staged: dict[str, list[int]] = {}
+        self.can_undo = can_undo
+        # The user gave up its output: what was staged for it may be gone when a late driver commits.
+        self.given_up = False
+
+
 class Actor:
     def __init__(self, name: str, faults: bool) -> None:
         self.name, self.faults = name, faults
-        self.turn = threading.Semaphore(0)
+        self.turn = _closed()
         self.done = False
         self.stalled_until = 0
         self.away_until = 0
@@ -35,18 +47,26 @@ class Actor:
 
 
 class Simulation:
-    """The shared world: objects, sinks, time, and whose turn it is."""
+    """The shared world: objects, sinks, time, and whose turn it is.
 
-    def __init__(self, seed: int, *, max_steps: int = 20_000) -> None:
+    ``late_risk``: how many times likelier than elsewhere an actor dies or sleeps between a record and a sink, where it
+    leaves work for others, and can do harm when it wakes.
+    """
+
+    def __init__(self, seed: int, *, max_steps: int = 20_000, late_risk: int = 4) -> None:
         self.random = Random(seed)
         self.objects: dict[str, bytes] = {}
+        # Every object as it was put, for judges: what was deleted or damaged since is still here.
+        self.written: dict[str, bytes] = {}
         self.sinks: dict[str, SinkMemory] = {}
         self.trace: list[str] = []
         self.now = 0
         self._in_flight: list[tuple[str, bytes]] = []
         self._actors: list[Actor] = []
-        self._control = threading.Semaphore(0)
+        self._control = _closed()
         self._max_steps = max_steps
+        self.late_risk = late_risk
+        self._failure: BaseException | None = None
 
     def spawn(self, name: str, body: Callable[[Actor], None], *, faults: bool = True, delay: int = 0) -> Actor:
         actor = Actor(name, faults)
@@ -61,7 +81,7 @@ class Simulation:
             except BaseException as error:
                 actor.error = error
             actor.done = True
-            self._control.release()
+            self._end_turn(actor)
 
         threading.Thread(target=run, daemon=True).start()
         self._actors.append(actor)
@@ -69,6 +89,15 @@ class Simulation:
 
     def run(self) -> None:
         """Run until every actor has ended; an error that no actor may end with is raised."""
+        first = self._choose()
+        if first is not None:
+            first.turn.release()
+            self._control.acquire()
+        if self._failure is not None:
+            raise self._failure
+
+    def _choose(self) -> Actor | None:
+        """Choose whose turn is next; None when all have ended."""
         while pending := [actor for actor in self._actors if not actor.done]:
             self.now += 1
             if self.now > self._max_steps:
@@ -76,24 +105,33 @@ class Simulation:
             if self._in_flight and self.random.random() < 0.1:
                 self._land(self._in_flight.pop(self.random.randrange(len(self._in_flight))))
             ready = [actor for actor in pending if actor.stalled_until <= self.now]
-            if not ready:
-                self.now = min(actor.stalled_until for actor in pending)
-                continue
-            actor = self.random.choice(ready)
-            actor.turn.release()
-            self._control.acquire()
-            if actor.error is not None and not isinstance(cause := _root(actor.error), Conflict | Unavailable):
-                raise cause
+            if ready:
+                return self.random.choice(ready)
+            self.now = min(actor.stalled_until for actor in pending)
+        return None
 
-    def step(self, actor: Actor, what: str) -> None:
+    def _end_turn(self, actor: Actor) -> None:
+        """Hand over for good."""
+        if actor.error is not None and not isinstance(cause := _root(actor.error), Conflict | Unavailable):
+            self._failure = cause
+        following = None
+        try:
+            following = None if self._failure else self._choose()
+        except Violation as endless:
+            self._failure = endless
+        (following.turn if following else self._control).release()
+
+    def step(self, actor: Actor, what: str, *, risk: int = 1) -> None:
         """Give up the turn; come back when the seed says so, unless the process dies here."""
-        self._control.release()
-        actor.turn.acquire()
+        following = self._choose()
+        if following is not None and following is not actor:
+            following.turn.release()
+            actor.turn.acquire()
         self.trace.append(f"{actor.name} {what}")
-        self._maybe_crash(actor)
+        self._maybe_crash(actor, risk)
         if not actor.faults:
             return
-        if self.random.random() < 0.02:
+        if self.random.random() < 0.02 * risk:
             actor.stalled_until = self.now + self.random.randint(20, 400)
             self.step(actor, f"wakes before {what}")
         if self.random.random() < 0.01:
@@ -104,8 +142,8 @@ class Simulation:
     def after(self, actor: Actor) -> None:
         self._maybe_crash(actor)
 
-    def _maybe_crash(self, actor: Actor) -> None:
-        if actor.faults and self.random.random() < 0.01:
+    def _maybe_crash(self, actor: Actor, risk: int = 1) -> None:
+        if actor.faults and self.random.random() < 0.01 * risk:
             self.trace.append(f"{actor.name} dies")
             raise Crashed
 
@@ -122,6 +160,26 @@ class Simulation:
 
     def _land(self, write: tuple[str, bytes]) -> None:
         self.objects.setdefault(*write)
+
+    def damage(self, key: str) -> None:
+        """Flip one bit of a stored object, as a disk may."""
+        data = bytearray(self.objects[key])
+        bit = self.random.randrange(8 * len(data))
+        data[bit // 8] ^= 1 << bit % 8
+        self.objects[key] = bytes(data)
+        self.trace.append(f"bit {bit} of {key} flips")
+
+    def mend(self, key: str) -> None:
+        """Put an object back from a copy, if it is still there."""
+        if key in self.objects:
+            self.objects[key] = self.written[key]
+
+
+def _closed() -> threading.Lock:
+    """Make a gate that one thread opens for another."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
 
 
 def _root(error: BaseException) -> BaseException:
@@ -145,11 +203,12 @@ class SimStore:
 
     def put(self, key: str, data: bytes | Sequence[bytes | bytearray | memoryview]) -> None:
         self._sim.step(self._actor, f"put {key}")
-        self._sim.objects[key] = data if isinstance(data, bytes) else b"".join(data)
+        whole = data if isinstance(data, bytes) else b"".join(data)
+        self._sim.objects[key] = self._sim.written[key] = whole
         self._sim.after(self._actor)
 
     def create(self, key: str, data: bytes) -> bool:
-        self._sim.step(self._actor, f"create {key}")
+        self._sim.step(self._actor, f"create {key}", risk=2)
         self._sim.lose_answer(self._actor, key, data)
         created = self._sim.objects.setdefault(key, data) is data
         self._sim.after(self._actor)
@@ -198,64 +257,6 @@ class SimWorld:
     def checkpoint_id(self) -> str:
         bits = f"{self._sim.random.getrandbits(128):032x}"
         return f"{bits[:8]}-{bits[8:12]}-7{bits[13:16]}-8{bits[17:20]}-{bits[20:]}"
-
-
-class SinkMemory:
-    """What a sink's target holds: durable, shared by all drivers."""
-
-    def __init__(self) -> None:
-        self.uid: str | None = None
-        self.epoch = 0
-        self.rows: list[int] = []
-        self.staged: dict[str, list[int]] = {}
-
-
-class SimSink:
-    """One driver's hand on a sink that keeps the sinks' contract: stage durably, commit atomically with the epoch."""
-
-    kind, address, can_undo, delivery = "simulated", "sim:", False, "exactly-once"
-
-    def __init__(self, simulation: Simulation, actor: Actor, name: str) -> None:
-        self._sim, self._actor = simulation, actor
-        self.memory = simulation.sinks.setdefault(name, SinkMemory())
-
-    def bind(self, pipeline: str, sink: str, uid: str) -> None:
-        if self.memory.uid not in (None, uid):
-            raise Conflict("the sink knows another pipeline", code="sink.other_pipeline")
-        self._uid = uid
-
-    def epoch(self) -> int:
-        return self.memory.epoch
-
-    def stage(self, rows: list[int], attempt: str) -> dict[str, Any]:
-        self._sim.step(self._actor, f"stage {rows} as {attempt[:8]}")
-        self.memory.staged[attempt] = rows
-        self._sim.after(self._actor)
-        return {"attempt": attempt, "rows": rows}
-
-    def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
-        self._sim.step(self._actor, f"commit epoch {epoch}")
-        self.apply(descriptors, epoch)
-        self._sim.after(self._actor)
-
-    def apply(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
-        if epoch <= self.memory.epoch:
-            return
-        for descriptor in descriptors:
-            rows = self.memory.staged.pop(descriptor["attempt"], None)
-            if rows is None:
-                raise Violation(f"staged-kept: the staged output of epoch {epoch} is gone")
-            self.memory.rows += rows
-        self.memory.epoch, self.memory.uid = epoch, self._uid
-
-    def staged(self) -> list[str]:
-        self._sim.step(self._actor, "list staged")
-        return list(self.memory.staged)
-
-    def discard(self, attempts: Iterable[str]) -> None:
-        for attempt in attempts:
-            self._sim.step(self._actor, f"discard {attempt[:8]}")
-            self.memory.staged.pop(attempt, None)
 
 
 def encode_delta(rows: list[int], parent: str | None) -> bytes:

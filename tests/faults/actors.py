@@ -1,0 +1,294 @@
+"""The simulation's actors: drivers, tools that roll back, labellers, readers, a disk that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+from slackwater import recovery, retention, rollback
+from slackwater.artifacts import Holdings
+from slackwater.checkpointer import Attempt, Checkpointer
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
+from slackwater.formats.layout import manifest_key
+from slackwater.formats.manifest import SinkOutput
+from slackwater.formats.records import Label, LiveCheckpoint, Release, State, Unlabel
+from slackwater.log import Log
+from slackwater.settings import Settings
+from slackwater.testing.simulated_sink import SimSink
+from slackwater.testing.simulation import Actor, SimStore, Simulation, SimWorld, Violation
+from tests.faults.operator_state import Memory
+
+TOTAL = 8
+SINKS = ("left", "right")
+
+Body = Callable[[Actor], None]
+Tools = tuple[SimStore, SimWorld, Log]
+
+
+class Scene:
+    """What the actors of one run share, beside the simulation: what was said to them, and done to the store."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        choose = simulation.random.choice
+        self.simulation = simulation
+        self.settings = Settings(
+            keep_last=choose((1, 2, 4, 4)),
+            inline_max_bytes=choose((0, 4096)),
+            inline_budget_bytes=choose((0, 64, 4096)),
+            object_min_bytes=choose((1, 60, 10**6)),
+            concurrency=1,
+        )
+        self.labels: dict[str, str] = {}
+        self.kept: set[str] = set()
+        self.damaged: set[str] = set()
+
+    def tools(self, actor: Actor) -> Tools:
+        store, world = SimStore(self.simulation, actor), SimWorld(self.simulation, actor)
+        return store, world, Log(store, world, self.settings)
+
+    def stop_if_damaged(self, error: Corrupt) -> None:
+        """A user has to decide here; the next actor may be one that has."""
+        if not self.damaged:
+            raise Violation(f"restorable: nothing was damaged, and still: {error}") from None
+        raise Conflict("stops at the damage", code="head.damaged") from None
+
+
+class Program(NamedTuple):
+    """What a driver was started with."""
+
+    sinks: tuple[str, ...] = SINKS
+    drop: tuple[str, ...] = ()
+    fallback: bool = False
+
+
+def driver(scene: Scene, program: Program) -> Body:
+    """Recover, go on to the last row, end: what ``pipeline/start.py`` and the coordinator do, without Spark."""
+    simulation, settings = scene.simulation, scene.settings
+
+    def body(actor: Actor) -> None:
+        store, world, log = scene.tools(actor)
+        sinks = {name: SimSink(simulation, actor, name) for name in program.sinks}
+        for name in program.drop:
+            simulation.sinks[name].given_up = True
+        claimed = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks=sinks)
+        head, memory, holdings = recover(scene, program, (store, world, log), sinks)
+        check_undone(scene, log, sinks)
+        refs = retention.References(store, settings)
+        try:
+            with log.unless_fenced(claimed.state.generation):
+                retention.sweep(store, cast(State, log.state), claimed.survey, sinks, refs)
+            check_swept(cast(State, log.state), claimed.survey, sinks)
+        except (Corrupt, NotFound):
+            if not scene.damaged:
+                raise
+        checkpointer = Checkpointer(
+            store=store,
+            log=log,
+            world=world,
+            settings=settings,
+            pipeline="p",
+            pipeline_hash="0" * 64,
+            query=None,
+            sinks=sinks,
+            holdings=holdings,
+            settlement=head.settlement if head else None,
+        )
+        while memory.position < TOTAL:
+            size = simulation.random.choice((0, 1, 1, 2))
+            rows = list(range(memory.position, min(TOTAL, memory.position + size)))
+            checkpoint_id = world.checkpoint_id()
+            outputs = {
+                name: SinkOutput(
+                    kind=sink.kind,
+                    address=sink.address,
+                    can_undo=sink.can_undo,
+                    descriptors=[sink.stage(rows, checkpoint_id)],
+                )
+                for name, sink in sinks.items()
+            }
+            memory.advance(rows, world)
+            checkpointer.checkpoint(memory.cut(), Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
+            try:
+                with log.unless_fenced(checkpointer.generation):
+                    checkpointer.note_deleted(retention.delete_retired(store, checkpointer.state, refs))
+            except (Corrupt, NotFound):
+                if not scene.damaged:
+                    raise
+        checkpointer.release()
+
+    return body
+
+
+def recover(
+    scene: Scene, program: Program, tools: Tools, sinks: dict[str, SimSink]
+) -> tuple[recovery.Head | None, Memory, Holdings]:
+    store, world, log = tools
+
+    def drive() -> tuple[recovery.Head | None, Memory, Holdings]:
+        state, files = cast(State, log.state), dict[str, bytes]()
+        head = recovery.redrive(store, log, state, sinks, program.drop)
+        if head is None:
+            return None, Memory(), {}
+        with log.unless_fenced(state.generation):
+            holdings = recovery.restore(store, head.manifest, scene.settings, files.__setitem__)
+        return head, Memory.restored(files, head.manifest), holdings
+
+    try:
+        return drive()
+    except Corrupt as damage:
+        state = cast(State, log.state)
+        below = cast(LiveCheckpoint, state.head).epoch
+        target = rollback.newest_verified(store, state, scene.settings, below=below)
+        if target is None or not program.fallback or not scene.damaged:
+            scene.stop_if_damaged(damage)
+        rollback.roll_back(store, log, world, cast(LiveCheckpoint, target).epoch)
+    try:
+        return drive()
+    except Corrupt as damage:
+        raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
+
+
+def check_undone(scene: Scene, log: Log, sinks: dict[str, SimSink]) -> None:
+    """Once a driver has driven the head, nothing that was undone is visible, now or ever."""
+    undone = {entry.epoch for entry in cast(State, log.state).live if entry.undone}
+    for name, sink in sinks.items():
+        kept = name in scene.kept or not sink.can_undo or sink.memory.given_up
+        if not kept and (seen := undone & {epoch for epoch, _ in sink.memory.committed}):
+            raise Violation(f"undone: the sink {name} shows rows of {sorted(seen)} after the undo")
+
+
+def check_swept(state: State, survey: recovery.Survey, sinks: dict[str, SimSink]) -> None:
+    """Once a driver has swept, only what can still be committed is staged of what it had found."""
+    wanted = {state.head.checkpoint_id} if state.head else set()
+    for name, attempts in survey.attempts.items():
+        if left := (set(attempts) & sinks[name].memory.staged.keys()) - wanted:
+            raise Violation(f"swept: the sink {name} still holds what was staged as {sorted(left)}")
+
+
+def roller(scene: Scene) -> Body:
+    """Roll back to some epoch at some time: what ``pipeline/rollback.py`` does."""
+    choose = scene.simulation.random.choice
+
+    def body(actor: Actor) -> None:
+        store, world, log = scene.tools(actor)
+
+        def open_sink(name: str, output: SinkOutput) -> SimSink:
+            sink = SimSink(scene.simulation, actor, name)
+            sink.bind("p", name, cast(State, log.state).uid)
+            return sink
+
+        state = wait_for_branch(log, world)
+        if state is None:
+            return
+        undone = [entry for entry in state.live if entry.undone]
+        to_epoch = choose(choose((state.branch[:-1], state.live, undone or state.live))).epoch
+        keep = choose(((), (), (), ("left",), SINKS))
+        try:
+            rollback.verify_restorable(store, rollback.find_target(state, to_epoch), scene.settings)
+            planned = rollback.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
+        except Corrupt as error:
+            # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.
+            now = cast(State, log.read())
+            if all(now.find(entry.epoch) for entry in state.live):
+                scene.stop_if_damaged(error)
+            return
+        except InvalidInput:
+            return  # It would keep a sink that is not there.
+        if planned.done:
+            return
+        scene.kept |= set(keep)
+        state = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks={}).state
+        try:
+            rollback.roll_back(store, log, world, to_epoch, keep=keep)
+        except (InvalidInput, NotFound) as gone:
+            if gone.code not in ("checkpoint.not_found", "sink.unknown"):
+                raise
+        except Corrupt as damage:
+            scene.stop_if_damaged(damage)
+        log.append(
+            lambda _state: Release(generation=state.generation, settled=None, deleted=[]), generation=state.generation
+        )
+
+    return body
+
+
+def wait_for_branch(log: Log, world: SimWorld) -> State | None:
+    """Wait until there is an older checkpoint beside the head; not for ever."""
+    for _ in range(20):
+        try:
+            state = log.read()
+        except SlackwaterError:
+            state = None
+        if state is not None and len(state.branch) > 1:
+            return state
+        world.sleep(1)
+    return None
+
+
+def failing_disk(scene: Scene) -> Body:
+    """Damage something that newer checkpoints need and some older one does not: that one is sound at this moment."""
+    choose = scene.simulation.random.choice
+
+    def body(actor: Actor) -> None:
+        store, world, log = scene.tools(actor)
+        state = wait_for_branch(log, world)
+        if state is None:
+            return
+        sound = choose(state.branch[:-1])
+        refs = retention.References(store, scene.settings)
+        newer = [entry for entry in state.branch if entry.epoch > sound.epoch]
+        try:
+            needed = {manifest_key(entry.checkpoint_id) for entry in newer}.union(*(refs.of(entry) for entry in newer))
+            key = choose(sorted(needed - refs.of(sound)))
+        except NotFound:
+            return  # retired meanwhile
+        if key in scene.simulation.objects:
+            scene.simulation.damage(key)
+            scene.damaged.add(key)
+
+    return body
+
+
+def labeller(scene: Scene) -> Body:
+    simulation, told = scene.simulation, scene.labels
+
+    def body(actor: Actor) -> None:
+        _, world, log = scene.tools(actor)
+
+        def decide(state: State | None) -> Label:
+            if state is None or not state.live:
+                raise NotFound("nothing to label yet", code="checkpoint.not_found")
+            return Label(label="kept", epoch=simulation.random.choice(state.live).epoch)
+
+        for _ in range(20):
+            try:
+                state = log.append(decide)
+                break
+            except SlackwaterError:
+                world.sleep(1)
+        else:
+            return
+        found = next(savepoint for savepoint in state.labels if savepoint.label == "kept")
+        entry = state.find(found.epoch)
+        if entry is None:
+            raise Violation("label-live: a labelled checkpoint is not live")
+        told["kept"] = entry.checkpoint_id
+        if simulation.random.random() < 0.3:
+            del told["kept"]
+            log.append(lambda state: Unlabel(label="kept") if state and state.labels else None)
+
+    return body
+
+
+def reader(scene: Scene) -> Body:
+    def body(actor: Actor) -> None:
+        last = 0
+        for _ in range(5):
+            _, world, log = scene.tools(actor)
+            state = log.read()
+            if state is not None and state.epoch < last:
+                raise Violation("monotone: the newest epoch went back")
+            last = state.epoch if state else 0
+            world.sleep(1)
+
+    return body

@@ -1,0 +1,185 @@
+"""The judge: looks at what a run has left, and names the invariant that does not hold."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+
+from slackwater import recovery
+from slackwater.errors import SlackwaterError
+from slackwater.formats import manifest as manifests
+from slackwater.formats import records
+from slackwater.formats.layout import LATEST, RecordKey, manifest_key, parse_key
+from slackwater.formats.manifest import Manifest, references
+from slackwater.formats.records import Checkpoint, Claim, LiveCheckpoint, Record, RetiredCheckpoint, Rollback, State
+from slackwater.testing.simulation import Actor, SimStore, Violation
+from tests.faults.actors import TOTAL, Scene
+from tests.faults.operator_state import Memory
+
+
+class Chunk(msgspec.Struct):
+    """What one epoch gave to one sink. ``undone_by``: the rollback that takes it back."""
+
+    epoch: int
+    rows: list[int]
+    sure: bool
+    undone_by: int | None = None
+
+
+class History:
+    """All records in order, with the manifests as they were written, whatever has happened to them since."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene, objects = scene, scene.simulation.objects
+        keys = sorted(key for key in objects if isinstance(parse_key(key), RecordKey))
+        self.records = [records.decode(objects[key], number=n) for n, key in enumerate(keys, 1)]
+        self.dropped = {
+            (settled.epoch, name)
+            for record in self.records
+            if (settled := getattr(record.change, "settled", None)) is not None
+            for name, sink in settled.sinks.items()
+            if sink.status == "Dropped"
+        }
+        # Sinks that did not take part in all, as told; and those that may have rows twice, as told or by their nature.
+        self.partial = {name for _, name in self.dropped}
+        self.repeating: set[str] = set()
+
+    @property
+    def state(self) -> State:
+        return self.records[-1].state
+
+    @property
+    def blind(self) -> bool:
+        """Whether nobody can know what is garbage: a live manifest that cannot be read may name it."""
+        return any(manifest_key(entry.checkpoint_id) in self.scene.damaged for entry in self.state.live)
+
+    def manifest(self, entry: Checkpoint | Rollback | LiveCheckpoint | RetiredCheckpoint) -> Manifest:
+        data = self.scene.simulation.written[manifest_key(entry.checkpoint_id)]
+        return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
+
+    def check(self) -> dict[str, list[Chunk]]:
+        """Go through the records; return what each sink should show after them."""
+        before: Record | None = None
+        chunks: dict[str, list[Chunk]] = {name: [] for name in self.scene.simulation.sinks}
+        for record in self.records:
+            change, state = record.change, before.state if before else None
+            if state is not None:
+                self._check_step(cast(Record, before), record)
+            if isinstance(change, Checkpoint):
+                sinks = self.manifest(change).sinks
+                self.partial |= chunks.keys() - sinks.keys()
+                for name, sink in sinks.items():
+                    rows = [row for descriptor in sink.descriptors for row in descriptor["rows"]]
+                    if rows:
+                        sure = (change.epoch, name) not in self.dropped
+                        chunks[name].append(Chunk(change.epoch, rows, sure))
+            elif isinstance(change, Rollback):
+                self._undo(change, cast(State, state), chunks)
+            before = record
+        return chunks
+
+    def _check_step(self, before: Record, record: Record) -> None:
+        change, state = record.change, before.state
+        if record.state.epoch < state.epoch or record.state.settled_epoch < state.settled_epoch:
+            raise Violation(f"monotone: record {record.number} goes back")
+        if isinstance(change, Claim):
+            return
+        if (generation := getattr(change, "generation", None)) is not None and generation != state.generation:
+            raise Violation(f"one-winner: record {record.number} is of generation {generation}, which was fenced")
+        if record.state.head is not None and record.state.head.undone:
+            raise Violation(f"undone: the head of record {record.number} was undone")
+        if isinstance(change, Rollback) and change.to_epoch not in {entry.epoch for entry in state.branch}:
+            raise Violation(f"undone: record {record.number} rolls back to {change.to_epoch}, which is off the branch")
+
+    def _undo(self, change: Rollback, state: State, chunks: dict[str, list[Chunk]]) -> None:
+        manifest = self.manifest(change)
+        assert manifest.rollback is not None
+        for name, given in chunks.items():
+            later = [chunk for chunk in given if chunk.epoch > change.to_epoch]
+            kept = name in manifest.rollback.keep or not self.scene.simulation.sinks[name].can_undo
+            if not kept and name in manifest.sinks and (change.epoch, name) not in self.dropped:
+                for chunk in later:
+                    chunk.undone_by = chunk.undone_by or change.epoch
+                continue
+            for chunk in given:
+                # An earlier undo that no driver has come to yet is not done by this one either.
+                if chunk.undone_by is not None and chunk.undone_by > state.settled_epoch:
+                    chunk.sure, chunk.undone_by = False, None
+                if chunk.epoch > state.settled_epoch:
+                    chunk.sure = False
+            if kept:
+                self.repeating.add(name)
+            else:
+                for chunk in later:
+                    chunk.sure = False
+
+
+def check(scene: Scene) -> None:
+    """Check every invariant on what the run has left."""
+    history = History(scene)
+    chunks = history.check()
+    for name, sink in scene.simulation.sinks.items():
+        _check_sink(history, name, sink.committed, chunks[name])
+        if sink.staged and not sink.given_up:
+            raise Violation(f"swept: the sink {name} still holds staged {sorted(sink.staged)}")
+    for label, checkpoint_id in scene.labels.items():
+        if checkpoint_id not in {entry.checkpoint_id for entry in history.state.live}:
+            raise Violation(f"label-kept: the savepoint {label} is gone")
+    looked: list[Violation] = []
+
+    def body(actor: Actor) -> None:
+        try:
+            _check_store(history, SimStore(scene.simulation, actor))
+        except Violation as violation:
+            looked.append(violation)
+
+    scene.simulation.spawn("judge", body, faults=False)
+    scene.simulation.run()
+    if looked:
+        raise looked[0]
+
+
+def _check_sink(history: History, name: str, shown: list[tuple[int, list[int]]], expected: list[Chunk]) -> None:
+    visible = dict(shown)
+    rows = [row for _, rows in shown for row in rows]
+    if name not in history.partial | history.repeating and rows != list(range(TOTAL)):
+        raise Violation(f"exactly-once: the sink {name} holds {rows}")
+    if name not in history.partial and not set(range(TOTAL)) <= set(rows):
+        raise Violation(f"at-least-once: the sink {name} holds {rows}")
+    if [epoch for epoch, _ in shown] != sorted(visible):
+        raise Violation(f"exactly-once: the sink {name} shows epochs {[epoch for epoch, _ in shown]}")
+    for chunk in expected:
+        found = visible.pop(chunk.epoch, None)
+        if chunk.undone_by is not None and found is not None:
+            raise Violation(f"undone: the sink {name} shows epoch {chunk.epoch}, undone by {chunk.undone_by}")
+        if chunk.undone_by is None and found != chunk.rows and (chunk.sure or found is not None):
+            raise Violation(f"exactly-once: of epoch {chunk.epoch} the sink {name} holds {found}, not {chunk.rows}")
+    if visible:
+        raise Violation(f"exactly-once: the sink {name} holds rows of epochs {list(visible)} that never counted")
+
+
+def _check_store(history: History, store: SimStore) -> None:
+    scene, state = history.scene, history.state
+    if state.head is None:
+        raise Violation("progress: nothing was checkpointed")
+    needed = {LATEST}
+    for entry in state.live:
+        wanted = references(history.manifest(entry)) | {manifest_key(entry.checkpoint_id)}
+        needed |= wanted
+        if wanted & scene.damaged and entry is not state.head:
+            continue
+        try:
+            files: dict[str, bytes] = {}
+            recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, files.__setitem__)
+        except SlackwaterError as error:
+            raise Violation(f"restorable: live epoch {entry.epoch}: {error}") from error
+        Memory.restored(files, history.manifest(entry))
+    if history.blind:
+        return
+    for retired in state.retired:
+        if manifest_key(retired.checkpoint_id) in scene.simulation.objects:
+            needed |= references(history.manifest(retired)) | {manifest_key(retired.checkpoint_id)}
+    for key in scene.simulation.objects.keys() - needed:
+        if not isinstance(parse_key(key), RecordKey):
+            raise Violation(f"swept: {key} is garbage that nobody deleted")

@@ -1,0 +1,64 @@
+"""Adoption without Spark: of a directory as Spark leaves it, dying at every step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import slackwater as sw
+from slackwater import failpoints
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.inspect.verification import verify
+from tests.pipelines import SparkDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    work = SparkDirectory(tmp_path / "checkpoint")
+    for micro_batch in range(3):
+        work.commit(micro_batch, [2000, 200])
+    return work.root
+
+
+@pytest.mark.parametrize("point", ["claim.after", "artifacts.after", "manifest.after"])
+def test_an_adoption_that_dies_before_it_counts_is_done_again(
+    tmp_path: Path, directory: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as armed:
+        armed.setattr(failpoints, "_armed", {point: (1, "raise")})
+        armed.setattr(failpoints, "_hits", {})
+        with pytest.raises(sw.SlackwaterError, match=point):
+            sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    entry = sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    opened = open_pipeline(str(tmp_path / "store" / "orders"))
+    assert (entry.epoch, opened.state.settled_epoch) == (1, 1)
+    assert verify(opened, opened.state.live, read_data=True).sound
+
+
+@pytest.mark.parametrize("point", ["append.after", "adopt.release.before"])
+def test_an_adoption_that_dies_after_it_counts_is_told_to_start(
+    tmp_path: Path, directory: Path, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as armed:
+        armed.setattr(failpoints, "_armed", {point: (1, "raise")})
+        armed.setattr(failpoints, "_hits", {})
+        with pytest.raises(sw.SlackwaterError, match=point):
+            sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    with pytest.raises(sw.Conflict, match="start it: it goes on from there"):
+        sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
+
+
+def test_the_directory_is_only_read(tmp_path: Path, directory: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
+    sw.adopt(directory.as_uri(), store=str(tmp_path / "store"), pipeline="orders")
+    assert {path: path.stat().st_mtime_ns for path in directory.rglob("*")} == before
+
+
+def test_a_damaged_directory_is_refused_and_nothing_is_claimed(tmp_path: Path, directory: Path) -> None:
+    victim = min((directory / "state" / "0" / "1").glob("3_*.changelog"))
+    victim.unlink()
+    with pytest.raises(sw.Corrupt):
+        sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    assert not (tmp_path / "store").exists()
