@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,16 +40,33 @@ class Bench:
 
     def stage_by_hand(self, attempt: str, *ids: int) -> dict[str, Any]:
         """Stage one row a file where Spark would, without waiting for Spark."""
-        tag = hashlib.sha256(f"{UID}/totals".encode()).hexdigest()[:8]
-        folder = f"slackwater-{tag}" if self.kind == "delta" else f"_slackwater/{UID}/totals/data"
-        files = []
-        for number, row in enumerate(ids):
-            path = f"{folder}/{attempt}/0/part-{number:05d}.parquet"
-            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-            pq.write_table(pa.table({"id": [row]}), self.root / path)
-            files.append({"path": path, "size_bytes": (self.root / path).stat().st_size, "rows": 1})
         column = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
+        files = self._write(attempt, [pa.table({"id": [row]}) for row in ids])
         return {"attempt": attempt, "files": files, "schema": {"type": "struct", "fields": [column]}}
+
+    def stage_table(self, attempt: str, rows: pa.Table, micro_batch: int = 0, **fields: Any) -> dict[str, Any]:
+        """Stage a table as one file, with more to say about it: ``mode``, ``key``."""
+        types = {pa.int64(): "long", pa.string(): "string"}
+        columns = [{"name": f.name, "type": types[f.type], "nullable": True, "metadata": {}} for f in rows.schema]
+        files = self._write(attempt, [rows] if rows.num_rows else [])
+        schema = {"type": "struct", "fields": columns}
+        return {"attempt": attempt, "files": files, "schema": schema, "micro_batch": micro_batch, **fields}
+
+    def _write(self, attempt: str, tables: list[pa.Table]) -> list[dict[str, Any]]:
+        tag = hashlib.sha256(f"{UID}/totals".encode()).hexdigest()[:8]
+        data = f"slackwater-{tag}" if self.kind == "delta" else f"_slackwater/{UID}/totals/data"
+        folder, files = f"{data}/{attempt}/{secrets.token_hex(4)}", []
+        for number, table in enumerate(tables):
+            path = f"{folder}/part-{number:05d}.parquet"
+            (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(table, self.root / path)
+            files.append({"path": path, "size_bytes": (self.root / path).stat().st_size, "rows": table.num_rows})
+        return files
+
+    def fill(self, sink: Any, *epochs: int) -> None:
+        """Commit epochs, each with its own number as the one row."""
+        for epoch in epochs:
+            sink.commit([self.stage_by_hand(new_attempt(), epoch)], epoch)
 
     def rows(self) -> list[int]:
         """Read the ids with the exact reader."""

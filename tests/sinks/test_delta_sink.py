@@ -41,7 +41,7 @@ def test_the_first_commit_makes_the_table_and_each_later_one_makes_one_version(
 ) -> None:
     sink = bench.sink()
     for epoch in (1, 2, 3):
-        sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt())], epoch)
+        sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt(), 0)], epoch)
         assert table(bench).version() == epoch
     fields = table(bench).schema().fields
     assert [(field.name, str(field.type), field.nullable) for field in fields] == [
@@ -51,7 +51,7 @@ def test_the_first_commit_makes_the_table_and_each_later_one_makes_one_version(
 
 def test_every_file_says_how_many_rows_it_has(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    sink.commit([sink.stage(numbers(spark, 0, 9), new_attempt())], 1)
+    sink.commit([sink.stage(numbers(spark, 0, 9), new_attempt(), 0)], 1)
     adds = table(bench).get_add_actions(flatten=True)
     assert sorted(pa.table(adds)["num_records"].to_pylist()) == [4, 5]
     assert table(bench).count() == 9
@@ -59,7 +59,7 @@ def test_every_file_says_how_many_rows_it_has(spark: SparkSession, bench: Bench)
 
 def test_the_log_is_synced_after_a_commit(spark: SparkSession, bench: Bench, synced: list[str]) -> None:
     sink, log = bench.sink(), bench.root / "_delta_log"
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     synced.clear()
     sink.commit([staged], 1)
     wanted = {str(log / f"{version:020d}.json") for version in (0, 1)}
@@ -73,7 +73,7 @@ def test_the_log_is_synced_after_a_commit(spark: SparkSession, bench: Bench, syn
 def test_other_writers_are_no_hindrance(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
     for epoch in (1, 2, 3):
-        staged = sink.stage(numbers(spark, 10 * epoch, 10 * epoch + 10), new_attempt())
+        staged = sink.stage(numbers(spark, 10 * epoch, 10 * epoch + 10), new_attempt(), 0)
         append_elsewhere(bench, epoch)
         sink.commit([staged], epoch)
     assert bench.rows() == [1, 2, 3, *range(10, 40)]
@@ -107,7 +107,7 @@ def test_four_drivers_beside_another_writer_commit_each_epoch_in_one_version(ben
 
 def test_the_epoch_outlives_the_log_entry_that_brought_it(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     sink.commit([staged], 1)
     append_elsewhere(bench, 10)
     table(bench).create_checkpoint()
@@ -121,7 +121,7 @@ def test_the_epoch_outlives_the_log_entry_that_brought_it(spark: SparkSession, b
 
 def test_a_compacted_table_is_not_given_its_rows_again(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     sink.commit([staged], 1)
     table(bench).optimize.compact()
     table(bench).vacuum(0, dry_run=False, enforce_retention_duration=False)
@@ -134,9 +134,9 @@ def test_vacuum_takes_what_was_removed_and_neither_tickets_nor_young_staged_file
     spark: SparkSession, bench: Bench
 ) -> None:
     sink, attempt = bench.sink(), new_attempt()
-    committed = sink.stage(numbers(spark, 0, 10), new_attempt())
+    committed = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     sink.commit([committed], 1)
-    staged = sink.stage(numbers(spark, 10, 20), attempt)
+    staged = sink.stage(numbers(spark, 10, 20), attempt, 0)
     table(bench).optimize.compact()
     old = {file["path"] for file in committed["files"]}
     assert table(bench).vacuum(dry_run=True, full=True) == []
@@ -160,25 +160,25 @@ def test_columns_that_do_not_fit_are_refused_before_anything_is_staged(
 ) -> None:
     sink = bench.sink()
     fitting = numbers(spark, 0, 10).selectExpr("id", "named_struct('a', cast(1 as int)) deep", "array(1L) list")
-    sink.commit([sink.stage(fitting, new_attempt())], 1)
+    sink.commit([sink.stage(fitting, new_attempt(), 0)], 1)
     before = bench.paths()
     with pytest.raises(Unsupported) as caught:
-        bench.sink().stage(spark.sql(f"select {query} from range(10)"), new_attempt())
+        bench.sink().stage(spark.sql(f"select {query} from range(10)"), new_attempt(), 0)
     assert caught.value.code == "sink.schema_mismatch" and reason in str(caught.value)
     assert bench.paths() == before
 
 
 def test_a_column_that_the_query_does_not_have_is_null(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    sink.commit([sink.stage(numbers(spark, 0, 2).selectExpr("id", "'x' text"), new_attempt())], 1)
-    sink.commit([sink.stage(numbers(spark, 2, 4), new_attempt())], 2)
+    sink.commit([sink.stage(numbers(spark, 0, 2).selectExpr("id", "'x' text"), new_attempt(), 0)], 1)
+    sink.commit([sink.stage(numbers(spark, 2, 4), new_attempt(), 0)], 2)
     rows = sorted(table(bench).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
     assert [row["text"] for row in rows] == ["x", "x", None, None]
 
 
 def test_a_table_that_changed_after_staging_is_checked_again_by_the_commit(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     write_deltalake(str(bench.root), pa.table({"id": ["text"]}))
     with pytest.raises(Unsupported) as caught:
         sink.commit([staged], 1)
@@ -190,8 +190,8 @@ def test_null_is_not_written_where_the_table_forbids_it(spark: SparkSession, ben
     DeltaTable.create(str(bench.root), schema)
     sink = bench.sink()
     with pytest.raises(Unsupported, match="id may be null"):
-        sink.stage(numbers(spark, 0, 10).selectExpr("if(id > 3, id, null) id"), new_attempt())
-    sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt())], 1)
+        sink.stage(numbers(spark, 0, 10).selectExpr("if(id > 3, id, null) id"), new_attempt(), 0)
+    sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt(), 0)], 1)
     assert bench.rows() == [*range(10)]
 
 
@@ -203,14 +203,14 @@ def test_a_table_that_asks_more_of_its_writers_is_refused(spark: SparkSession, b
         append_elsewhere(bench, 1)
         table(bench).alter.add_constraint({"positive": "id >= 0"})
     with pytest.raises(Unsupported) as caught:
-        bench.sink().stage(numbers(spark, 0, 10), new_attempt())
+        bench.sink().stage(numbers(spark, 0, 10), new_attempt(), 0)
     assert caught.value.code == "sink.table_unsupported" and asks in str(caught.value)
 
 
 def test_a_type_that_delta_does_not_have_is_refused(spark: SparkSession, bench: Bench) -> None:
     for query in ("interval 3 days wait", "array(interval 3 days) wait", "parse_json('1') wait", "null wait"):
         with pytest.raises(Unsupported, match="the column wait is") as caught:
-            bench.sink().stage(spark.sql(f"select 1L id, {query}"), new_attempt())
+            bench.sink().stage(spark.sql(f"select 1L id, {query}"), new_attempt(), 0)
         assert caught.value.code == "sink.type_unsupported"
     assert not bench.root.exists()
 

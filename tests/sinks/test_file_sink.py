@@ -33,7 +33,7 @@ def numbers(spark: SparkSession, start: int, end: int) -> DataFrame:
 def test_files_are_published_in_the_order_of_their_epochs(spark: SparkSession, bench: Bench) -> None:
     sink, attempts = bench.sink(), [new_attempt() for _ in range(3)]
     for epoch, attempt in zip((1, 2, 11), attempts, strict=True):
-        sink.commit([sink.stage(numbers(spark, epoch, epoch + 2), attempt)], epoch)
+        sink.commit([sink.stage(numbers(spark, epoch, epoch + 2), attempt, 0)], epoch)
     published = sorted(path.name for path in bench.root.glob("*.parquet"))
     assert published == [
         f"{epoch:020d}-{number:05d}-{attempt}-{TAG}.parquet"
@@ -48,8 +48,8 @@ def test_an_epoch_that_is_committed_and_not_published_is_read_where_it_was_stage
     spark: SparkSession, bench: Bench, arm
 ) -> None:
     sink = bench.sink()
-    sink.commit([sink.stage(numbers(spark, 0, 4), new_attempt())], 1)
-    staged = sink.stage(numbers(spark, 4, 8), new_attempt())
+    sink.commit([sink.stage(numbers(spark, 0, 4), new_attempt(), 0)], 1)
+    staged = sink.stage(numbers(spark, 4, 8), new_attempt(), 0)
     arm("files.publish.between")
     with pytest.raises(SlackwaterError):
         sink.commit([staged], 2)
@@ -61,7 +61,7 @@ def test_an_epoch_that_is_committed_and_not_published_is_read_where_it_was_stage
 
 def test_a_consumer_may_take_published_files_away(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     sink.commit([staged], 1)
     for path in bench.root.glob("*.parquet"):
         path.unlink()
@@ -128,7 +128,8 @@ def test_an_entry_of_a_newer_format_is_unsupported_and_not_corrupt(bench: Bench)
 
 def test_an_entry_is_canonical_and_holds_its_own_digest(bench: Bench) -> None:
     attempt = new_attempt()
-    bench.sink().commit([bench.stage_by_hand(attempt, 5)], 7)
+    staged = bench.stage_by_hand(attempt, 5)
+    bench.sink().commit([staged], 7)
     text = (bench.root / f"_slackwater/{UID}/totals/log/{7:020d}.json").read_text()
     entry = json.loads(text)["body"]
     size = next(bench.root.glob("*.parquet")).stat().st_size
@@ -138,7 +139,7 @@ def test_an_entry_is_canonical_and_holds_its_own_digest(bench: Bench) -> None:
         "attempt": attempt,
         "files": [
             {
-                "staged": f"_slackwater/{UID}/totals/data/{attempt}/0/part-00000.parquet",
+                "staged": staged["files"][0]["path"],
                 "published": f"{7:020d}-00000-{attempt}-{TAG}.parquet",
                 "size_bytes": size,
                 "rows": 1,

@@ -27,21 +27,25 @@ SOURCES = Path(sinks.__file__).parent
 
 
 def failpoints_of(kind: str) -> list[str]:
-    return re.findall(r'reach\("([^"]+)"\)', (SOURCES / f"{kind}.py").read_text(encoding="utf-8"))
+    """Every failpoint of a sink, read from its source."""
+    sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob(f"{kind}*.py"))]
+    return [point for source in sources for point in re.findall(r'reach\("([^"]+)"\)', source)]
 
 
-STAGE_POINTS = [("delta", p) for p in failpoints_of("delta")[:1]] + [("files", p) for p in failpoints_of("files")[:1]]
-COMMIT_POINTS = [("delta", p) for p in failpoints_of("delta")[1:]] + [("files", p) for p in failpoints_of("files")[1:]]
+POINTS = [(kind, point) for kind in ("delta", "files") for point in failpoints_of(kind)]
+STAGE_POINTS = [place for place in POINTS if ".ticket." in place[1]]
+UNDO_POINTS = [place for place in POINTS if ".undo." in place[1]]
+COMMIT_POINTS = [place for place in POINTS if place not in STAGE_POINTS + UNDO_POINTS]
 
 
 def test_the_failpoints_stand_between_the_durable_steps() -> None:
-    assert STAGE_POINTS == [
-        ("delta", "delta.ticket.after"),
-        ("files", "files.ticket.after"),
-    ]
-    assert {name for _, name in COMMIT_POINTS} == {
+    assert {point for _, point in STAGE_POINTS} == {"delta.ticket.after", "files.ticket.after"}
+    assert {point for _, point in COMMIT_POINTS} == {
         *("delta.untick.after", "delta.commit.before", "delta.commit.after"),
         *("files.untick.after", "files.entry.after", "files.publish.between", "files.publish.after"),
+    }
+    assert {point for _, point in UNDO_POINTS} == {
+        *("delta.undo.after", "files.undo.before", "files.undo.entry", "files.undo.between"),
     }
 
 
@@ -65,8 +69,8 @@ def test_an_unbound_sink_says_so(bench: Bench) -> None:
 
 def test_staged_output_is_there_and_nobody_sees_it(spark: SparkSession, bench: Bench) -> None:
     sink, first, second = bench.sink(), new_attempt(), new_attempt()
-    sink.commit([sink.stage(numbers(spark, 0, 10), first)], 1)
-    staged = sink.stage(numbers(spark, 10, 20), second)
+    sink.commit([sink.stage(numbers(spark, 0, 10), first, 0)], 1)
+    staged = sink.stage(numbers(spark, 10, 20), second, 0)
     assert sink.staged() == [second]
     assert sum(file["rows"] for file in staged["files"]) == 10
     assert all((bench.root / file["path"]).stat().st_size == file["size_bytes"] for file in staged["files"])
@@ -77,7 +81,7 @@ def test_staged_output_is_there_and_nobody_sees_it(spark: SparkSession, bench: B
 
 def test_only_data_and_tickets_are_left_by_staging(spark: SparkSession, bench: Bench) -> None:
     attempt = new_attempt()
-    staged = bench.sink().stage(numbers(spark, 0, 10), attempt)
+    staged = bench.sink().stage(numbers(spark, 0, 10), attempt, 0)
     files = {path for path in bench.paths() if (bench.root / path).is_file()}
     ticket = f"_slackwater/{'0a' * 16}/totals/staged/{attempt}"
     assert files == {ticket, *(file["path"] for file in staged["files"])}
@@ -87,13 +91,13 @@ def test_only_data_and_tickets_are_left_by_staging(spark: SparkSession, bench: B
 def test_staging_runs_one_spark_job_and_leaves_the_session_as_it_was(spark: SparkSession, bench: Bench) -> None:
     settings = {name: spark.conf.get(name) for name in ("spark.sql.parquet.outputTimestampType",)}
     spark.sparkContext.setJobGroup(group := new_attempt(), "staging")
-    bench.sink().stage(numbers(spark, 0, 10), new_attempt())
+    bench.sink().stage(numbers(spark, 0, 10), new_attempt(), 0)
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == 1
     assert {name: spark.conf.get(name) for name in settings} == settings
 
 
 def test_what_was_staged_is_synced_before_it_is_described(spark: SparkSession, bench: Bench, synced: list[str]) -> None:
-    staged = bench.sink().stage(numbers(spark, 0, 10), new_attempt())
+    staged = bench.sink().stage(numbers(spark, 0, 10), new_attempt(), 0)
     files = [str(bench.root / file["path"]) for file in staged["files"]]
     folders = [str(path) for path in (bench.root / staged["files"][0]["path"]).parents]
     folders = folders[: folders.index(str(bench.root)) + 1]
@@ -104,7 +108,7 @@ def test_what_was_staged_is_synced_before_it_is_described(spark: SparkSession, b
 
 def test_the_removal_of_a_ticket_is_synced(spark: SparkSession, bench: Bench, synced: list[str], arm) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     synced.clear()
     arm(f"{bench.kind}.untick.after")
     with pytest.raises(SlackwaterError):
@@ -114,7 +118,7 @@ def test_the_removal_of_a_ticket_is_synced(spark: SparkSession, bench: Bench, sy
 
 def test_committing_twice_is_committing_once(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     sink.commit([staged], 1)
     versions = bench.versions()
     for again in (sink, bench.sink()):
@@ -126,8 +130,8 @@ def test_committing_twice_is_committing_once(spark: SparkSession, bench: Bench) 
 
 def test_an_epoch_that_was_passed_is_ignored(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
-    late = sink.stage(numbers(spark, 90, 99), new_attempt())
-    sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt())], 3)
+    late = sink.stage(numbers(spark, 90, 99), new_attempt(), 0)
+    sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt(), 0)], 3)
     sink.commit([late], 2)
     bench.sink().commit([late], 1)
     assert bench.rows() == [*range(10)]
@@ -136,42 +140,43 @@ def test_an_epoch_that_was_passed_is_ignored(spark: SparkSession, bench: Bench) 
 
 def test_an_empty_frame_makes_no_file_and_no_version(spark: SparkSession, bench: Bench) -> None:
     sink, attempt = bench.sink(), new_attempt()
-    staged = sink.stage(numbers(spark, 0, 0), attempt)
+    staged = sink.stage(numbers(spark, 0, 0), attempt, 0)
     assert staged["files"] == []
     assert sink.staged() == [attempt]
     sink.commit([staged], 1)
     assert bench.paths() == set() and sink.epoch() == 0 and sink.staged() == []
-    sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt())], 2)
+    sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt(), 0)], 2)
     before = bench.paths()
-    sink.commit([sink.stage(numbers(spark, 0, 0), new_attempt())], 3)
+    sink.commit([sink.stage(numbers(spark, 0, 0), new_attempt(), 0)], 3)
     sink.commit([], 4)
     assert bench.paths() == before and sink.epoch() == 2
 
 
 def test_an_empty_partition_makes_no_file(spark: SparkSession, bench: Bench) -> None:
-    staged = bench.sink().stage(numbers(spark, 0, 10).where("id >= 5"), new_attempt())
+    staged = bench.sink().stage(numbers(spark, 0, 10).where("id >= 5"), new_attempt(), 0)
     assert [file["rows"] for file in staged["files"]] == [5]
 
 
 def test_an_attempt_may_stage_several_frames(spark: SparkSession, bench: Bench) -> None:
     sink, attempt = bench.sink(), new_attempt()
-    staged = [sink.stage(numbers(spark, *span), attempt) for span in ((0, 5), (5, 5), (5, 10))]
+    spans = ((0, 5), (5, 5), (5, 10))
+    staged = [sink.stage(numbers(spark, *span), attempt, number) for number, span in enumerate(spans)]
     sink.commit(staged, 1)
     assert bench.rows() == bench.plain_rows() == [*range(10)]
     attempt = new_attempt()
     before = bench.paths()
     for span in ((10, 15), (15, 20)):
-        sink.stage(numbers(spark, *span), attempt)
+        sink.stage(numbers(spark, *span), attempt, 0)
     sink.discard([attempt])
     assert bench.paths() == before
 
 
 def test_discarding_leaves_nothing_of_an_attempt_and_all_of_the_others(spark: SparkSession, bench: Bench) -> None:
     sink, committed, doomed, running = bench.sink(), new_attempt(), new_attempt(), new_attempt()
-    sink.commit([sink.stage(numbers(spark, 0, 10), committed)], 1)
-    staged = sink.stage(numbers(spark, 10, 20), running)
+    sink.commit([sink.stage(numbers(spark, 0, 10), committed, 0)], 1)
+    staged = sink.stage(numbers(spark, 10, 20), running, 0)
     before = bench.paths()
-    sink.stage(numbers(spark, 20, 30), doomed)
+    sink.stage(numbers(spark, 20, 30), doomed, 0)
     for _ in range(2):
         bench.sink().discard([doomed, committed, new_attempt()])
         assert bench.paths() == before and sink.staged() == [running]
@@ -181,7 +186,7 @@ def test_discarding_leaves_nothing_of_an_attempt_and_all_of_the_others(spark: Sp
 
 def test_discarding_takes_what_a_killed_write_has_left(spark: SparkSession, bench: Bench) -> None:
     sink, attempt = bench.sink(), new_attempt()
-    folder = (bench.root / sink.stage(numbers(spark, 0, 10), attempt)["files"][0]["path"]).parent
+    folder = (bench.root / sink.stage(numbers(spark, 0, 10), attempt, 0)["files"][0]["path"]).parent
     for left in ("_temporary/0/_temporary/attempt_1/part-0.parquet", "_temporary/0/task_2/.part-1.parquet.crc"):
         (folder / left).parent.mkdir(parents=True)
         (folder / left).write_bytes(b"half")
@@ -194,7 +199,7 @@ def test_data_that_cannot_be_deleted_yet_keeps_its_ticket(
     spark: SparkSession, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, attempt = bench.sink(), new_attempt()
-    path = bench.root / sink.stage(numbers(spark, 0, 10), attempt)["files"][0]["path"]
+    path = bench.root / sink.stage(numbers(spark, 0, 10), attempt, 0)["files"][0]["path"]
     rmtree = sinks.target.shutil.rmtree  # type: ignore[attr-defined]
 
     def with_a_writer_that_still_runs(folder: Path, **options: bool) -> None:
@@ -215,7 +220,7 @@ def test_a_crash_while_staging_is_swept_away(spark: SparkSession, tmp_path: Path
     bench, attempt = Bench(kind, tmp_path), new_attempt()
     arm(point)
     with pytest.raises(SlackwaterError, match=point):
-        bench.sink().stage(numbers(spark, 0, 10), attempt)
+        bench.sink().stage(numbers(spark, 0, 10), attempt, 0)
     sink = bench.sink()
     assert sink.staged() == [attempt] and bench.rows() == []
     sink.discard([attempt])
@@ -232,10 +237,10 @@ def test_a_crash_while_committing_is_mended_by_driving_the_epoch_again(
     sink = bench.sink()
     expected = [*range(10, 20)]
     if not first:
-        sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt())], 1)
+        sink.commit([sink.stage(numbers(spark, 0, 10), new_attempt(), 0)], 1)
         expected = [*range(20)]
     attempt = new_attempt()
-    staged = sink.stage(numbers(spark, 10, 20), attempt)
+    staged = sink.stage(numbers(spark, 10, 20), attempt, 0)
     arm(point)
     with pytest.raises(SlackwaterError, match=point):
         sink.commit([staged], 2)
@@ -260,7 +265,7 @@ def test_drivers_that_race_for_an_epoch_commit_it_once(spark: SparkSession, benc
     racers = [bench.sink() for _ in range(4)]
     with ThreadPoolExecutor(len(racers)) as pool:
         for epoch in range(1, 6):
-            staged = racers[0].stage(numbers(spark, 10 * epoch, 10 * epoch + 10), new_attempt())
+            staged = racers[0].stage(numbers(spark, 10 * epoch, 10 * epoch + 10), new_attempt(), 0)
             start = threading.Barrier(len(racers))
 
             def race(sink: sinks.Sink, start=start, staged=staged, epoch=epoch) -> None:
@@ -275,12 +280,12 @@ def test_drivers_that_race_for_an_epoch_commit_it_once(spark: SparkSession, benc
 
 def test_another_uid_under_the_same_name_is_refused_until_told_otherwise(spark: SparkSession, bench: Bench) -> None:
     ours, theirs = bench.sink(), bench.sink(uid=OTHER_UID)
-    ours.commit([ours.stage(numbers(spark, 0, 10), new_attempt())], 7)
+    ours.commit([ours.stage(numbers(spark, 0, 10), new_attempt(), 0)], 7)
     with pytest.raises(Conflict) as caught:
         bench.sink(uid=OTHER_UID)
     assert caught.value.code == "sink.other_pipeline" and "take_over=True" in str(caught.value)
     # One that was bound before is refused as well, when it commits.
-    staged = theirs.stage(numbers(spark, 10, 20), new_attempt())
+    staged = theirs.stage(numbers(spark, 10, 20), new_attempt(), 0)
     with pytest.raises(Conflict):
         theirs.commit([staged], 1)
     assert bench.rows() == [*range(10)]
@@ -292,7 +297,7 @@ def test_another_uid_under_the_same_name_is_refused_until_told_otherwise(spark: 
     assert bench.sink(uid=OTHER_UID).epoch() == 1
     with pytest.raises(Conflict):
         bench.sink()
-    late = ours.stage(numbers(spark, 90, 99), new_attempt())
+    late = ours.stage(numbers(spark, 90, 99), new_attempt(), 0)
     with pytest.raises(Conflict):
         ours.commit([late], 8)
     assert bench.rows() == [*range(20)]
@@ -300,7 +305,7 @@ def test_another_uid_under_the_same_name_is_refused_until_told_otherwise(spark: 
 
 def test_pipelines_of_different_names_share_a_target(spark: SparkSession, bench: Bench) -> None:
     first, second = bench.sink(), bench.sink(uid=OTHER_UID, pipeline="refunds")
-    staged = [sink.stage(numbers(spark, i, i + 10), new_attempt()) for i, sink in ((0, first), (10, second))]
+    staged = [sink.stage(numbers(spark, i, i + 10), new_attempt(), 0) for i, sink in ((0, first), (10, second))]
     first.commit([staged[0]], 5)
     second.commit([staged[1]], 1)
     assert bench.rows() == bench.plain_rows() == [*range(20)]
@@ -309,13 +314,13 @@ def test_pipelines_of_different_names_share_a_target(spark: SparkSession, bench:
 
 def test_two_sinks_of_one_pipeline_share_a_target(spark: SparkSession, bench: Bench) -> None:
     attempt, (first, second) = new_attempt(), (bench.sink("totals"), bench.sink("alerts"))
-    staged = [sink.stage(numbers(spark, i, i + 10), attempt) for i, sink in ((0, first), (10, second))]
+    staged = [sink.stage(numbers(spark, i, i + 10), attempt, 0) for i, sink in ((0, first), (10, second))]
     first.commit([staged[0]], 1)
     second.commit([staged[1]], 1)
     assert bench.rows() == bench.plain_rows() == [*range(20)]
     attempt = new_attempt()
-    kept = first.stage(numbers(spark, 20, 30), attempt)
-    second.stage(numbers(spark, 30, 40), attempt)
+    kept = first.stage(numbers(spark, 20, 30), attempt, 0)
+    second.stage(numbers(spark, 30, 40), attempt, 0)
     second.discard([attempt])
     first.commit([kept], 2)
     assert bench.rows() == bench.plain_rows() == [*range(30)]
@@ -324,7 +329,7 @@ def test_two_sinks_of_one_pipeline_share_a_target(spark: SparkSession, bench: Be
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_a_staged_file_that_is_no_longer_whole_is_an_error(spark: SparkSession, bench: Bench, damage: str) -> None:
     sink = bench.sink()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     path = bench.root / staged["files"][1]["path"]
     if damage == "gone":
         path.unlink()
@@ -341,7 +346,7 @@ def test_a_staged_file_that_is_no_longer_whole_is_an_error(spark: SparkSession, 
 )
 def test_a_hostile_attempt_is_refused(spark: SparkSession, bench: Bench, hostile: str) -> None:
     sink = bench.sink()
-    for call in (lambda: sink.discard([hostile]), lambda: sink.stage(numbers(spark, 0, 1), hostile)):
+    for call in (lambda: sink.discard([hostile]), lambda: sink.stage(numbers(spark, 0, 1), hostile, 0)):
         with pytest.raises(InvalidInput) as caught:
             call()
         assert caught.value.code == "id.malformed"
@@ -350,7 +355,7 @@ def test_a_hostile_attempt_is_refused(spark: SparkSession, bench: Bench, hostile
 
 def test_a_descriptor_that_leads_elsewhere_is_refused(spark: SparkSession, bench: Bench) -> None:
     sink, other = bench.sink(), new_attempt()
-    staged = sink.stage(numbers(spark, 0, 10), new_attempt())
+    staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)
     file = staged["files"][0]
     elsewhere = [
         {**staged, "files": [{**file, "path": "../" + file["path"]}]},
@@ -371,7 +376,7 @@ def test_a_descriptor_that_leads_elsewhere_is_refused(spark: SparkSession, bench
 
 def test_a_foreign_file_among_the_tickets_is_left_alone(spark: SparkSession, bench: Bench) -> None:
     sink, attempt = bench.sink(), new_attempt()
-    sink.stage(numbers(spark, 0, 10), attempt)
+    sink.stage(numbers(spark, 0, 10), attempt, 0)
     foreign = bench.root / "_slackwater" / ("0a" * 16) / "totals" / "staged" / "README"
     foreign.write_text("keep me")
     assert sink.staged() == [attempt]
@@ -401,7 +406,7 @@ def test_every_type_comes_back_equal(spark: SparkSession, bench: Bench) -> None:
     try:
         frame = spark.createDataFrame(rows, SCHEMA).repartition(2)
         sink = bench.sink()
-        sink.commit([sink.stage(frame, new_attempt())], 1)
+        sink.commit([sink.stage(frame, new_attempt(), 0)], 1)
     finally:
         spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInWrite")
 

@@ -1,4 +1,4 @@
-"""A sink that appends to a Delta table, each epoch exactly once.
+"""A sink that writes to a Delta table, each epoch exactly once.
 
 The data stays where it was staged. One version of the table adds the files and, as an app transaction, the epoch;
 delta-rs refuses it when another writer has moved that transaction, so load, compare, commit is atomic.
@@ -7,39 +7,42 @@ delta-rs refuses it when another writer has moved that transaction, so load, com
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, DeltaProtocolError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction, RemoveAction
 
-from ...errors import InvalidInput, Unsupported
+from ...errors import Unsupported
 from ...failpoints import reach
 from ...formats.layout import format_name
-from .delta_schema import delta_schema, misfits
-from .staging import Staged, Staging, StagingSink, format_tag, plain_schema, staged_missing
-from .target import Target, other_pipeline, unavailable
+from .delta_schema import check_fit, delta_schema
+from .delta_table import Table, addition
+from .delta_undo import describe, plan
+from .delta_upsert import Upsert, read_keys
+from .descriptors import Mode, Staged, encode, format_tag, plain_schema
+from .keys import Keys, check_distinct, check_key, parse_key
+from .staging import Staging, StagingSink, staged_missing
+from .target import other_pipeline, unavailable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _TRIES = 20
 _LONGEST_PAUSE_S = 1.0
-# What a table may ask of its writers that committing finished files does not do.
-_ASKS_TOO_MUCH = ("delta.constraints.", "delta.setTransactionRetentionDuration", "delta.columnMapping.mode")
-_OF_DELTA_RS_ALONE = ("max_retries", "retry_timeout", "backoff_config", "delta_", "aws_s3_")
-_ASKS_TOO_MUCH_OF_A_COLUMN = ("delta.invariants", "delta.generationExpression", "delta.identity.")
 
 
 class DeltaSink(StagingSink):
-    """A Delta table. ``take_over`` lets a new pipeline continue under the name of one whose store is lost."""
+    """A Delta table. With a ``key`` a row replaces the one that has the same.
+
+    ``take_over`` lets a new pipeline continue under the name of one whose store is lost.
+    """
 
     kind = "delta"
 
@@ -47,26 +50,18 @@ class DeltaSink(StagingSink):
         self,
         path: str | os.PathLike[str],
         *,
+        key: str | Sequence[str] | None = None,
         storage_options: dict[str, str] | None = None,
         take_over: bool = False,
     ) -> None:
-        text = os.fspath(path)
-        self._options = dict(storage_options or {})
-        remote = "://" in text and not text.startswith("file:")
-        self._target = Target(text, _for_our_store(self._options) if remote else {})
-        if "%" in str(self._target.local):
-            raise InvalidInput(
-                "the path of a Delta table cannot hold a percent sign: delta-rs would decode it",
-                code="sink.bad_target",
-                hint="choose another folder",
-            )
+        self._table = Table(path, dict(storage_options or {}))
+        self._key = parse_key(key)
+        self._mode: Mode = "upsert" if self._key else "append"
         self._take_over = take_over
-        self._table: DeltaTable | None = None
         self._checked: dict[str, Any] | None = None
-        self._synced: set[str] = set()
         # Staging looks at the table while the epoch before is committed.
         self._lock = threading.Lock()
-        self.address = self._target.url
+        self.address = self._table.url
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
         """Take the identity under which epochs are remembered; refuse a table that knows another uid."""
@@ -76,101 +71,170 @@ class DeltaSink(StagingSink):
         # A transaction remembers a number; the uid as such does not fit into one.
         self._owner_number = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8]) >> 2
         # No hidden folder: vacuum must find what is removed from the table one day.
-        self._bound = Staging(self._target, uid, sink, f"slackwater-{format_tag(uid, sink)}/")
+        self._bound = Staging(self._table.target, uid, sink, f"slackwater-{format_tag(uid, sink)}/")
         self._checked = None
         with self._lock:
-            if table := self._load():
+            if table := self._table.load():
                 self._check_owner(table)
+
+    def serve(self, output_mode: str) -> None:
+        """Take the query's output mode; without a key there is no update mode."""
+        modes: dict[str, Mode] = {"append": "upsert" if self._key else "append", "complete": "replace"}
+        if self._key:
+            modes["update"] = "upsert"
+        if output_mode not in modes:
+            raise Unsupported(
+                f"without a key, rows that {output_mode} mode gives again would be in {self.address} twice",
+                code="output_mode.unsupported",
+                hint='DeltaSink(path, key="…") names the columns by which a row replaces an older one',
+            )
+        self._mode, self._checked = modes[output_mode], None
 
     def epoch(self) -> int:
         """Tell the newest epoch that was committed under this identity, 0 for none."""
         self.check_bound()
         with self._lock:
-            table = self._load()
+            table = self._table.load()
             return self._epoch_of(table) if table else 0
 
-    def stage(self, frame: DataFrame, attempt: str) -> dict[str, Any]:
+    def stage(self, frame: DataFrame, attempt: str, micro_batch: int) -> dict[str, Any]:
         """Write the frame, in one Spark action, durably and invisibly, and describe it."""
         # Before anything counts: an epoch whose rows do not fit the table could never be committed.
         self._check_schema(plain_schema(frame))
         self._staging.tick(attempt)
         reach("delta.ticket.after")
-        return self._staging.write(frame, attempt)
+        key = self._key if self._mode == "upsert" else []
+        staged = self._staging.write(frame, attempt, micro_batch, self._mode, key)
+        if key and staged.files:
+            with self._table.translated():
+                columns = pa.schema(delta_schema(staged.schema).to_arrow())
+                chosen = pa.schema([columns.field(name) for name in key])
+                rows = read_keys(self._table.files, [file.path for file in staged.files], chosen)
+            check_distinct(rows.num_rows, Keys(rows), key)
+        return encode(staged)
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
-        """Add the staged files to the table in one version that also remembers the epoch."""
+        """Bring the staged files into the table in one version that also remembers the epoch."""
         parsed = self._staging.parse(descriptors)
         self._staging.untick({staged.attempt for staged in parsed})
         reach("delta.untick.after")
-        parsed = [staged for staged in parsed if staged.files]
-        if not parsed:
+        # No rows are no output, except where the newest result is all that there shall be.
+        replaces = bool(parsed) and parsed[0].mode == "replace"
+        frames = parsed[-1:] if replaces else [staged for staged in parsed if staged.files]
+        if not frames:
             return
-        with self._lock:
-            for tried in range(_TRIES):
-                if self._commit_once(parsed, epoch):
-                    self._sync_log()
-                    return
-                time.sleep(random.uniform(0, min(_LONGEST_PAUSE_S, 0.01 * 2**tried)))
-        raise unavailable(self.address, f"other writers were faster {_TRIES} times")
+        upsert = Upsert(self._table, self._staging, frames) if frames[0].mode == "upsert" else None
+        self._until_done(lambda: self._commit_once(frames, epoch, upsert))
 
-    def _commit_once(self, parsed: list[Staged], epoch: int) -> bool:
-        """Compare, then commit; say whether the epoch is in the table. If not, another writer was faster."""
-        table = self._load()
+    def undo(self, to_epoch: int, epoch: int) -> None:
+        """Go back, in one version that also remembers ``epoch``, to before the first one after ``to_epoch``."""
+        self._move(epoch, to_epoch)
+
+    def keep(self, epoch: int) -> None:
+        """Remember the epoch and leave every row as it is."""
+        self._move(epoch, None)
+
+    def plan_undo(self, to_epoch: int) -> str:
+        """Say what ``undo`` would take back, or refuse as it would."""
+        self.check_bound()
+        with self._lock:
+            table = self._table.load()
+            with self._table.translated():
+                return describe(plan(self._table, table, self._app, to_epoch) if table else None)
+
+    def _commit_once(self, frames: list[Staged], epoch: int, upsert: Upsert | None) -> bool:
+        """Commit, unless that was done; False when another writer was faster."""
+        table = self._table.load()
         if table and self._epoch_of(table) >= epoch:
             return True
-        if missing := self._staging.missing(parsed):
+        if missing := self._staging.missing(frames):
             raise staged_missing(self.address, missing, epoch)
         if table is None:
-            self._create(parsed[0].schema)
+            self._table.create(delta_schema(frames[0].schema))
             return False  # load and compare again: whoever made the table may have this epoch in it
         self._check_owner(table)
-        for staged in parsed:
-            self._check_fit(table, staged.schema)
-        transactions = [Transaction(self._app, epoch), Transaction(self._owner, self._owner_number)]
+        with self._table.translated():
+            for staged in frames:
+                check_fit(table, self.address, staged.schema, staged.mode)
+            if upsert:
+                actions = upsert.actions(table)
+            else:
+                actions = [addition(staged.attempt, file) for staged in frames for file in staged.files]
         reach("delta.commit.before")
-        try:
-            with self._translated():
-                table.create_write_transaction(
-                    [action for staged in parsed for action in _additions(staged)],
-                    mode="append",
-                    schema=table.schema(),
-                    commit_properties=CommitProperties(app_transactions=transactions),
-                )
-        except CommitFailedError:
+        if not self._write(table, epoch, actions, frames[0].mode):
             return False
         reach("delta.commit.after")
         return True
 
-    def _load(self) -> DeltaTable | None:
-        with self._translated():
-            if self._table is not None:
-                self._table.update_incremental()
-                return self._table
-            try:
-                self._table = DeltaTable(self.address, storage_options=self._options)
-            except TableNotFoundError:
-                return None
-        return self._table
+    def _move(self, epoch: int, to_epoch: int | None) -> None:
+        """Remember a rollback's epoch, with what it takes back."""
+        store, notes = self._table.target.store, f"{self._staging.home}undone/"
+        note = f"{notes}{epoch:020d}"
+        with self._lock:
+            if self._table.load() is None:
+                # Nothing to remember the epoch in. Who makes the table after this, to commit, misses its staged files;
+                # and what somebody committed before they were deleted has to go, even if we are killed here.
+                store.create(note, b"")
+                self._staging.clear(self._staging.attempts())
+        if any(listed.key == note for listed in store.list(notes)):
+            to_epoch = 0
+        self._until_done(lambda: self._move_once(epoch, to_epoch))
 
-    def _create(self, schema: dict[str, Any]) -> None:
-        with self._translated():
-            try:
-                # Without a retry: delta-rs would make a second creation the next version of the table.
-                once = CommitProperties(max_commit_retries=0)
-                DeltaTable.create(
-                    self.address, delta_schema(schema), storage_options=self._options, commit_properties=once
+    def _move_once(self, epoch: int, to_epoch: int | None) -> bool:
+        """Undo or keep, unless that was done; False when another writer was faster."""
+        table = self._table.load()
+        if table is None or self._epoch_of(table) >= epoch:
+            return True
+        self._check_owner(table)
+        with self._table.translated():
+            undo = None if to_epoch is None else plan(self._table, table, self._app, to_epoch)
+        if not (self._restore(table, epoch, undo.version) if undo else self._write(table, epoch, [], "append")):
+            return False
+        reach("delta.undo.after")
+        return True
+
+    def _until_done(self, once: Callable[[], bool]) -> None:
+        with self._lock:
+            for tried in range(_TRIES):
+                if once():
+                    self._table.sync_log()
+                    return
+                time.sleep(random.uniform(0, min(_LONGEST_PAUSE_S, 0.01 * 2**tried)))
+        raise unavailable(self.address, f"other writers were faster {_TRIES} times")
+
+    def _write(self, table: DeltaTable, epoch: int, actions: Sequence[AddAction | RemoveAction], mode: Mode) -> bool:
+        """Make a version of these actions; False when another one stands in its way."""
+        # What depends on the rows that are there must not be put onto a newer version.
+        properties = self._properties(epoch, tries_on=mode == "append")
+        overwrites = "overwrite" if mode == "replace" else "append"
+        try:
+            with self._table.translated():
+                table.create_write_transaction(
+                    list(actions), mode=overwrites, schema=table.schema(), commit_properties=properties
                 )
-            except DeltaError as error:
-                # Another writer may have made it at the same time.
-                if not DeltaTable.is_deltatable(self.address, self._options):
-                    raise unavailable(self.address, type(error).__name__) from None
+        except CommitFailedError:
+            return False
+        return True
+
+    def _restore(self, table: DeltaTable, epoch: int, version: int) -> bool:
+        """Make a version with the files of an older one; False when there is a newer one by now."""
+        try:
+            with self._table.translated():
+                table.restore(version, commit_properties=self._properties(epoch, tries_on=False))
+        except CommitFailedError:
+            return False
+        return True
+
+    def _properties(self, epoch: int, *, tries_on: bool) -> CommitProperties:
+        transactions = [Transaction(self._app, epoch), Transaction(self._owner, self._owner_number)]
+        return CommitProperties(app_transactions=transactions, max_commit_retries=None if tries_on else 0)
 
     def _epoch_of(self, table: DeltaTable) -> int:
-        with self._translated():
+        with self._table.translated():
             return table.transaction_version(self._app) or 0
 
     def _check_owner(self, table: DeltaTable) -> None:
-        with self._translated():
+        with self._table.translated():
             number = table.transaction_version(self._owner)
         if number not in (None, self._owner_number) and not self._take_over:
             raise other_pipeline(self.address, self._pipeline)
@@ -180,69 +244,9 @@ class DeltaSink(StagingSink):
         if schema == self._checked:
             return
         delta_schema(schema)
-        with self._lock:
-            if table := self._load():
-                self._check_fit(table, schema)
+        if self._mode == "upsert":
+            check_key(self._key, schema)
+        with self._lock, self._table.translated():
+            if table := self._table.load():
+                check_fit(table, self.address, schema, self._mode)
         self._checked = schema
-
-    def _check_fit(self, table: DeltaTable, schema: dict[str, Any]) -> None:
-        with self._translated():
-            metadata, theirs = table.metadata(), json.loads(table.schema().to_json())
-        asked = [name for name in metadata.configuration if name.startswith(_ASKS_TOO_MUCH)]
-        asked += [n for f in theirs["fields"] for n in f["metadata"] if n.startswith(_ASKS_TOO_MUCH_OF_A_COLUMN)]
-        asked += [f"partition by {column}" for column in metadata.partition_columns]
-        if asked:
-            raise Unsupported(
-                f"the table {self.address} asks of its writers what this sink does not do: {', '.join(sorted(asked))}",
-                code="sink.table_unsupported",
-                hint="write to a table without it",
-            )
-        if differing := misfits(schema, theirs):
-            raise Unsupported(
-                f"the query's columns do not fit the table {self.address}: {'; '.join(differing)}",
-                code="sink.schema_mismatch",
-                hint="cast or rename the columns in the query, or alter the table, or write to another one",
-            )
-
-    def _sync_log(self) -> None:
-        """Make the table's log durable, whoever wrote it: delta-rs does not sync on a local disk."""
-        if self._target.local is None:
-            return
-        with self._target.disk_errors():
-            names = {entry.name for entry in os.scandir(self._target.local / "_delta_log") if entry.is_file()}
-        # Other writers' temporary files come and go, and expired entries are cleaned up.
-        new = [f"_delta_log/{name}" for name in sorted(names - self._synced)]
-        self._target.sync("_delta_log", new, may_be_gone=True)
-        # Only a numbered file never changes under its name.
-        self._synced = {name for name in names if name[:20].isdigit()}
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Turn foreign errors into ours. Their text stays behind: it may hold what the storage options hold."""
-        try:
-            yield
-        except CommitFailedError:
-            raise
-        except DeltaProtocolError:
-            raise Unsupported(
-                f"the table {self.address} needs a feature of Delta that delta-rs does not have",
-                code="sink.table_unsupported",
-                hint="write to a table without it",
-            ) from None
-        except (DeltaError, OSError) as error:
-            raise unavailable(self.address, type(error).__name__) from (error if self._target.local else None)
-
-
-def _for_our_store(options: dict[str, str]) -> dict[str, str]:
-    """Return the options that are of the object_store crate, which reads them for delta-rs and for our store alike."""
-    lower = {name.lower(): value for name, value in options.items()}
-    return {name: value for name, value in lower.items() if not name.startswith(_OF_DELTA_RS_ALONE)}
-
-
-def _additions(staged: Staged) -> list[AddAction]:
-    # The attempt's id holds its time: a re-drive makes the very same actions.
-    made_at_ms = int(staged.attempt.replace("-", "")[:12], 16)
-    return [
-        AddAction(file.path, file.size_bytes, {}, made_at_ms, True, json.dumps({"numRecords": file.rows}))
-        for file in staged.files
-    ]

@@ -6,14 +6,20 @@ import json
 import re
 from typing import Any
 
-from deltalake import Schema
+from deltalake import DeltaTable, Schema
 
 from ...errors import Unsupported
+from .descriptors import Mode
 
 _PRIMITIVE = re.compile(
     r"string|long|integer|short|byte|float|double|boolean|binary|date|timestamp|timestamp_ntz|decimal\(\d+,\d+\)"
 )
 _INNER = ("elementType", "keyType", "valueType")
+# What a table may ask of its writers that committing finished files does not do.
+_ASKS_TOO_MUCH = ("delta.constraints.", "delta.setTransactionRetentionDuration", "delta.columnMapping.mode")
+_ASKS_TOO_MUCH_OF_A_COLUMN = ("delta.invariants", "delta.generationExpression", "delta.identity.")
+APPEND_ONLY = "delta.appendOnly"
+_IF_TRUE = {"append": (), "upsert": (APPEND_ONLY, "delta.enableChangeDataFeed"), "replace": (APPEND_ONLY,)}
 
 
 def delta_schema(schema: dict[str, Any]) -> Schema:
@@ -44,6 +50,35 @@ def _nullable(node: Any) -> Any:
         loose = ("nullable", "containsNull", "valueContainsNull")
         return {name: True if name in loose else _nullable(value) for name, value in node.items()}
     return [_nullable(item) for item in node] if isinstance(node, list) else node
+
+
+def check_fit(table: DeltaTable, url: str, schema: dict[str, Any], mode: Mode) -> None:
+    """Refuse columns that do not fit the table, and a table that asks too much."""
+    theirs = json.loads(table.schema().to_json())
+    if asked := _asked(table, theirs, mode):
+        raise Unsupported(
+            f"the table {url} asks of its writers what this sink does not do: {', '.join(sorted(asked))}",
+            code="sink.table_unsupported",
+            hint="write to a table without it",
+        )
+    if differing := misfits(schema, theirs):
+        raise Unsupported(
+            f"the query's columns do not fit the table {url}: {'; '.join(differing)}",
+            code="sink.schema_mismatch",
+            hint="cast or rename the columns in the query, or alter the table, or write to another one",
+        )
+
+
+def _asked(table: DeltaTable, theirs: dict[str, Any], mode: Mode) -> list[str]:
+    metadata = table.metadata()
+    asked = [name for name in metadata.configuration if name.startswith(_ASKS_TOO_MUCH)]
+    asked += [name for name in _IF_TRUE[mode] if metadata.configuration.get(name) == "true"]
+    asked += [n for f in theirs["fields"] for n in f["metadata"] if n.startswith(_ASKS_TOO_MUCH_OF_A_COLUMN)]
+    asked += [f"partition by {column}" for column in metadata.partition_columns]
+    # Read without its vector, a file would bring deleted rows back.
+    if mode == "upsert" and "deletionVectors" in (table.protocol().reader_features or []):
+        asked.append("deletion vectors")
+    return asked
 
 
 def misfits(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

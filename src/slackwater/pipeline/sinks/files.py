@@ -6,58 +6,43 @@ and is repeated by every re-drive of the newest entry. So a plain listing never 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ...artifacts import in_parallel
 from ...errors import Conflict, Corrupt, NotFound, Unsupported
 from ...failpoints import reach
-from ...formats.ids import CheckpointId, Count, Sha256
-from ...formats.layout import check_path, format_name
-from ...store import Store
-from .staging import HOME, Staged, Staging, StagingSink, format_tag, staged_missing
-from .target import CONCURRENCY, Target, other_pipeline, unavailable
+from ...formats.layout import format_name
+from .descriptors import Staged, format_tag
+from .descriptors import encode as encode_descriptor
+from .files_log import (
+    VERSION,
+    Entry,
+    EntryKey,
+    PublishedFile,
+    UndoEntry,
+    draw_up,
+    encode,
+    format_entry_key,
+    parse_entry_key,
+    read_entry,
+    read_undo,
+)
+from .files_reader import read_committed
+from .files_undo import plan, withdraw
+from .staging import HOME, Staging, StagingSink, staged_missing
+from .target import CONCURRENCY, Target, other_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-VERSION: Literal[1] = 1
-# The newest entry decides; older ones are for people, and a bounded listing.
+# The newest entry decides; older ones are for people, for undos, and a bounded listing.
 _ENTRIES_KEPT = 100
-_MAX_ENTRY_BYTES = 16 * 1024 * 1024
-_MAX_LISTINGS = 20
-_ENTRY = re.compile(rf"({HOME}[^/]+/[^/]+/log/)(\d{{20}})\.json")
-_PUBLISHED = re.compile(r"\d{20}-\d{5,}-[0-9a-f-]{36}-[0-9a-f]{8}\.parquet")
 
-
-class PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    staged: str
-    published: str
-    size_bytes: Count
-    rows: Count
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One committed epoch: which staged files it has, and the names under which they are published."""
-
-    version: Literal[1]
-    epoch: Count
-    attempt: CheckpointId
-    files: list[PublishedFile]
-
-
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    body: msgspec.Raw
-    sha256: Sha256
-
-
-class _Versioned(msgspec.Struct):
-    version: int
+__all__ = ["FileSink", "read_committed"]
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,37 +66,59 @@ class FileSink(StagingSink):
         self._uid, self._pipeline = uid, pipeline
         self._owner_key = f"{HOME}owners/{format_name(pipeline)}/{format_name(sink)}.json"
         self._bound, self._tag = Staging(self._target, uid, sink), format_tag(uid, sink)
-        self._log = f"{self._bound.home}log/"
         self._check_owner()
+
+    def serve(self, output_mode: str) -> None:
+        """Take the append mode alone: a file that was published stays as it is."""
+        if output_mode != "append":
+            raise Unsupported(
+                f"{self.address} is a folder, where rows that {output_mode} mode gives again would be twice",
+                code="output_mode.unsupported",
+                hint='use append, with a watermark where the query aggregates; or sw.DeltaSink("…", key="…")',
+            )
 
     def epoch(self) -> int:
         """Tell the newest epoch that was committed under this identity, 0 for none."""
         self.check_bound()
-        return max(self._epochs(), default=0)
+        return max(self._entries(), default=0)
 
-    def stage(self, frame: DataFrame, attempt: str) -> dict[str, Any]:
+    def stage(self, frame: DataFrame, attempt: str, micro_batch: int) -> dict[str, Any]:
         """Write the frame, in one Spark action, durably and invisibly, and describe it."""
         self._staging.tick(attempt)
         reach("files.ticket.after")
-        return self._staging.write(frame, attempt)
+        return encode_descriptor(self._staging.write(frame, attempt, micro_batch))
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
         """Make staged output visible, once: the entry is the commit, publishing follows."""
         parsed = self._staging.parse(descriptors)
         self._staging.untick({staged.attempt for staged in parsed})
         reach("files.untick.after")
-        entry = _draw_up(parsed, epoch, self._tag)
+        entry = draw_up(parsed, epoch, self._tag)
         if entry is None:
             return
-        epochs = self._epochs()
-        newest = max(epochs, default=0)
+        entries = self._entries()
+        newest = max(entries, default=0)
         if newest < epoch:
             newest = self._create(entry, parsed)
         if newest > epoch:
             return
         self._publish(self._get(epoch, entry.attempt))
         reach("files.publish.after")
-        self._store.delete([self._entry_key(old) for old in epochs if old <= epoch - _ENTRIES_KEPT])
+        old = [name.key for name in entries.values() if name.epoch <= epoch - _ENTRIES_KEPT and not name.is_undo]
+        self._store.delete(old)
+
+    def undo(self, to_epoch: int, epoch: int) -> None:
+        """Withdraw what was published after ``to_epoch``: the entry is the undo, deleting follows."""
+        self._move(epoch, to_epoch)
+
+    def keep(self, epoch: int) -> None:
+        """Remember the epoch and leave every row as it is."""
+        self._move(epoch, None)
+
+    def plan_undo(self, to_epoch: int) -> str:
+        """Say what ``undo`` would withdraw, or refuse as it would."""
+        self.check_bound()
+        return str(plan(self._target, self._staging, self._tag, self._entries().values(), to_epoch))
 
     def _create(self, entry: Entry, parsed: list[Staged]) -> int:
         """Commit, unless another driver has; return the newest epoch."""
@@ -120,7 +127,7 @@ class FileSink(StagingSink):
             if (newest := self.epoch()) < entry.epoch:
                 raise staged_missing(self.address, missing, entry.epoch)
             return newest  # they are missing because another driver has begun to publish them
-        self._store.create(self._entry_key(entry.epoch), _encode(entry))
+        self._store.create(format_entry_key(self._staging.home, entry.epoch), encode(entry))
         reach("files.entry.after")
         return entry.epoch
 
@@ -139,22 +146,59 @@ class FileSink(StagingSink):
             reach("files.publish.between")
         in_parallel([lambda file=file: move(file) for file in left[1:]], CONCURRENCY)  # type: ignore[misc]
 
-    def _entry_key(self, epoch: int) -> str:
-        return f"{self._log}{epoch:020d}.json"
+    def _move(self, epoch: int, to_epoch: int | None) -> None:
+        """Remember a rollback's epoch, with what it withdraws; to keep is to withdraw what is not there yet."""
+        self.check_bound()
+        entries = self._entries()
+        newest = max(entries, default=0)
+        if newest > epoch:
+            return
+        if newest < epoch:
+            to_epoch = newest if to_epoch is None else to_epoch
+            self._finish(entries.get(newest), to_epoch)
+            plan(self._target, self._staging, self._tag, entries.values(), to_epoch)
+            self._take_ownership()
+            # All of them: who may stage for a later epoch does so only after this entry is there.
+            attempts = self._staging.attempts()
+            undo = UndoEntry(version=VERSION, epoch=epoch, to_epoch=to_epoch, attempts=attempts)
+            reach("files.undo.before")
+            self._store.create(format_entry_key(self._staging.home, epoch, undo=True), encode(undo))
+            reach("files.undo.entry")
+        withdraw(self._target, self._staging, self._tag, self._get_undo(epoch))
 
-    def _epochs(self) -> list[int]:
-        keys = (listed.key for listed in self._store.list(self._log))
-        return [int(match[2]) for match in map(_ENTRY.fullmatch, keys) if match]
+    def _finish(self, newest: EntryKey | None, to_epoch: int) -> None:
+        """Do again what follows the newest entry: whoever made it may have died before."""
+        if newest and newest.is_undo:
+            withdraw(self._target, self._staging, self._tag, read_undo(self._store, newest.key))
+        elif newest and newest.epoch <= to_epoch:
+            self._publish(read_entry(self._store, newest.key))
+
+    def _entries(self) -> dict[int, EntryKey]:
+        """List the entries by their epochs."""
+        names = (parse_entry_key(listed.key) for listed in self._store.list(f"{self._staging.home}log/"))
+        return {name.epoch: name for name in names if name}
 
     def _get(self, epoch: int, attempt: str) -> Entry:
-        entry = _read(self._store, self._entry_key(epoch))
+        try:
+            entry = read_entry(self._store, format_entry_key(self._staging.home, epoch))
+        except NotFound:
+            raise self._epoch_taken(epoch, "an undo", attempt) from None
         if entry.attempt != attempt:
-            raise Conflict(
-                f"{self.address} has epoch {epoch} from attempt {entry.attempt}, not from {attempt}",
-                code="sink.epoch_taken",
-                hint="the pipeline's log and the sink have parted: was the store restored from a backup?",
-            )
+            raise self._epoch_taken(epoch, f"attempt {entry.attempt}", attempt)
         return entry
+
+    def _get_undo(self, epoch: int) -> UndoEntry:
+        try:
+            return read_undo(self._store, format_entry_key(self._staging.home, epoch, undo=True))
+        except NotFound:
+            raise self._epoch_taken(epoch, "a commit", "a rollback") from None
+
+    def _epoch_taken(self, epoch: int, theirs: str, ours: str) -> Conflict:
+        return Conflict(
+            f"{self.address} has epoch {epoch} from {theirs}, not from {ours}",
+            code="sink.epoch_taken",
+            hint="the pipeline's log and the sink have parted: was the store restored from a backup?",
+        )
 
     def _check_owner(self) -> str | None:
         try:
@@ -175,74 +219,3 @@ class FileSink(StagingSink):
         data = msgspec.json.encode(_Owner(uid=self._uid))
         if not self._store.create(self._owner_key, data) and self._check_owner() != self._uid:
             self._store.put(self._owner_key, data)
-
-
-def read_committed(path: str | os.PathLike[str], **store_options: str) -> list[str]:
-    """List the files that hold exactly the committed rows of every pipeline that writes to the folder.
-
-    One that is listed where it was staged may be published before it is opened, and then is not found: list again.
-    """
-    target = Target(path, store_options)
-    keys, entries = _look(target.store)
-    for _ in range(_MAX_LISTINGS):
-        before, (keys, entries) = (keys, entries), _look(target.store)
-        # A file on its way can be missed by one listing, never by two that are equal.
-        if (keys, entries) == before:
-            unpublished = [f.staged for e in entries for f in e.files if f.staged in keys and f.published not in keys]
-            found = sorted(filter(_PUBLISHED.fullmatch, keys)) + unpublished
-            return [str(target.local / key) if target.local else f"{target.url}/{key}" for key in found]
-    raise unavailable(target.url, f"it changed during each of {_MAX_LISTINGS} listings")
-
-
-def _look(store: Store) -> tuple[set[str], list[Entry]]:
-    """List the published and staged files, and read the newest entry of each log."""
-    keys = [listed.key for listed in store.list("")]
-    newest = {match[1]: key for key in keys if (match := _ENTRY.fullmatch(key))}
-    data = {key for key in keys if _PUBLISHED.fullmatch(key) or (key.startswith(HOME) and "/data/" in key)}
-    return data, [_read(store, key) for key in newest.values()]
-
-
-def _draw_up(parsed: list[Staged], epoch: int, tag: str) -> Entry | None:
-    files = [file for staged in parsed for file in staged.files]
-    if not files:
-        return None
-    attempt = parsed[0].attempt
-    published = [
-        PublishedFile(
-            staged=file.path,
-            published=f"{epoch:020d}-{number:05d}-{attempt}-{tag}.parquet",
-            size_bytes=file.size_bytes,
-            rows=file.rows,
-        )
-        for number, file in enumerate(files)
-    ]
-    return Entry(version=VERSION, epoch=epoch, attempt=attempt, files=published)
-
-
-def _encode(entry: Entry) -> bytes:
-    body = msgspec.json.encode(entry, order="sorted")
-    return msgspec.json.encode(_Envelope(body=msgspec.Raw(body), sha256=hashlib.sha256(body).hexdigest()))
-
-
-def _read(store: Store, key: str) -> Entry:
-    data = store.get(key, max_bytes=_MAX_ENTRY_BYTES)
-    try:
-        body = msgspec.json.decode(data, type=_Envelope).body
-        if (version := msgspec.json.decode(body, type=_Versioned).version) != VERSION:
-            raise Unsupported(
-                f"the entry {key} has version {version}, this release reads {VERSION}",
-                code="sink.entry_unknown_version",
-                hint="use the release that wrote it, or a newer one",
-            )
-        entry = msgspec.json.decode(body, type=Entry)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Corrupt(f"the entry {key} does not decode: {error}", code="sink.entry_malformed") from None
-    # The bytes are canonical and hold their own digest, so to write them again is to check them.
-    whole = _encode(entry) == data and key.endswith(f"/{entry.epoch:020d}.json")
-    if not whole or not all(_PUBLISHED.fullmatch(file.published) and check_path(file.staged) for file in entry.files):
-        raise Corrupt(
-            f"the entry {key} is not what was written",
-            code="sink.entry_malformed",
-            hint="restore it from a copy; without it the newest epoch of this sink is unknown",
-        )
-    return entry

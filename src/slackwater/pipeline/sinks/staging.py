@@ -6,22 +6,20 @@ data and removed before the commit, tells which attempts are staged only: nothin
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...artifacts import in_parallel
 from ...errors import Corrupt, InvalidInput
-from ...formats.ids import CheckpointId, Count, parse_checkpoint_id
+from ...formats.ids import parse_checkpoint_id
 from ...formats.layout import check_path, format_name
 from ...store import Listed, Store
+from .descriptors import Mode, Staged, StagedFile, decode, plain_schema
 from .target import CONCURRENCY, Target
 
 if TYPE_CHECKING:
@@ -35,41 +33,6 @@ _PARQUET_AS_ALL_READ_IT = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
-
-
-class StagedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One Parquet file, by its path below the target."""
-
-    path: str
-    size_bytes: Count
-    rows: Count
-
-
-class SparkField(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    type: str | dict[str, Any]
-    nullable: bool
-    metadata: dict[str, Any]
-
-
-class SparkSchema(msgspec.Struct, frozen=True, kw_only=True):
-    """A frame's columns, as Spark writes them in JSON."""
-
-    type: Literal["struct"]
-    fields: list[SparkField]
-
-
-class Staged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A descriptor: what one ``stage`` left. ``schema`` is Spark's own JSON, without the columns' metadata."""
-
-    attempt: CheckpointId
-    files: list[StagedFile]
-    schema: dict[str, Any]
-
-
-def format_tag(uid: str, sink: str) -> str:
-    """Format what keeps the files of two sinks apart in one folder: an attempt's id is the same in both."""
-    return hashlib.sha256(f"{uid}/{sink}".encode()).hexdigest()[:8]
 
 
 class Staging:
@@ -108,7 +71,24 @@ class Staging:
         gone = [attempt for attempt in sorted(wanted & set(self.staged())) if self._target.clear(self.folder(attempt))]
         self._store.delete([self._tickets + attempt for attempt in gone])
 
-    def write(self, frame: DataFrame, attempt: str) -> dict[str, Any]:
+    def attempts(self) -> list[str]:
+        """List the attempts with data, whether they have a ticket or not."""
+        found: set[str] = set()
+        for listed in self._store.list(self._data):
+            with suppress(InvalidInput):
+                found.add(parse_checkpoint_id(listed.key.removeprefix(self._data).partition("/")[0]))
+        return sorted(found)
+
+    def clear(self, attempts: Iterable[str]) -> None:
+        """Delete the data of these attempts for good: who commits one of them afterwards does not find it."""
+        keys = [listed.key for attempt in attempts for listed in self._store.list(self.folder(attempt))]
+        self._store.delete(keys)
+        if keys:
+            self._target.sync(self._data)
+
+    def write(
+        self, frame: DataFrame, attempt: str, micro_batch: int, mode: Mode = "append", key: Sequence[str] = ()
+    ) -> Staged:
         """Let the executors write the frame in one action; describe what is durable then."""
         # A folder of its own: one attempt may stage several frames.
         folder = f"{self.folder(attempt)}{secrets.token_hex(4)}/"
@@ -130,20 +110,18 @@ class Staging:
             self._target.sync(folder, kept)
         else:
             self._target.clear(folder)
-        described = Staged(attempt=attempt, files=files, schema=plain_schema(frame))
-        result: dict[str, Any] = msgspec.to_builtins(described)
-        return result
+        return Staged(
+            attempt=attempt,
+            files=files,
+            schema=plain_schema(frame),
+            micro_batch=micro_batch,
+            mode=mode,
+            key=list(key),
+        )
 
     def parse(self, descriptors: list[dict[str, Any]]) -> list[Staged]:
         """Parse descriptors that were read from storage; only files of the attempt's own folder are accepted."""
-        try:
-            parsed = msgspec.convert(descriptors, list[Staged])
-            for staged in parsed:
-                msgspec.convert(staged.schema, SparkSchema)
-        except (msgspec.ValidationError, RecursionError) as error:
-            raise Corrupt(f"the sink's descriptor does not decode: {error}", code="sink.descriptor_malformed") from None
-        if len({staged.attempt for staged in parsed}) > 1:
-            raise Corrupt("an epoch has output of several attempts", code="sink.descriptor_malformed")
+        parsed = decode(descriptors)
         for staged in parsed:
             for file in staged.files:
                 if not check_path(file.path).startswith(self.folder(staged.attempt)) or not _is_data(file.path):
@@ -171,7 +149,7 @@ def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
 class StagingSink:
     """What every sink that stages Parquet does alike."""
 
-    can_undo = False
+    can_undo = True
     delivery = "exactly-once"
     _bound: Staging | None = None
 
@@ -212,19 +190,6 @@ def _count_rows(store: Store, entry: Listed) -> int:
         return int(pq.read_metadata(pa.BufferReader(tail)).num_rows)
     except (pa.ArrowException, OSError) as error:
         raise Corrupt(f"{entry.key} is not a Parquet file: {error}", code="sink.staged_malformed") from None
-
-
-def plain_schema(frame: DataFrame) -> dict[str, Any]:
-    """Return the frame's schema in Spark's JSON, without the columns' metadata."""
-    schema: dict[str, Any] = _without_metadata(json.loads(frame.schema.json()))
-    return schema
-
-
-def _without_metadata(node: Any) -> Any:
-    """Drop what Spark notes at columns for itself, such as watermarks."""
-    if isinstance(node, dict):
-        return {name: {} if name == "metadata" else _without_metadata(value) for name, value in node.items()}
-    return [_without_metadata(item) for item in node] if isinstance(node, list) else node
 
 
 @contextmanager
