@@ -16,6 +16,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     # Retention: the newest checkpoints that stay, beside savepoints.
     keep_last: Annotated[int, Meta(ge=1, le=500)] = 10
+    # An epoch has all micro-batches that begin to be staged within this time of its first; 0: it has one.
+    interval_s: Annotated[float, Meta(ge=0, le=86400)] = 0.0
     # Epochs that may be staged but not yet settled before the next micro-batch waits.
     epochs_in_flight: Annotated[int, Meta(ge=1, le=16)] = 2
     # Placement: a file up to this size may go inline into the manifest, while the budget lasts.

@@ -1,18 +1,17 @@
 """The coordinator: takes each micro-batch of one Spark query along the path.
 
 foreachBatch: stage every sink ─ (Spark commits) ─ in the background: capture ─ checkpoint ─ delete what was retired
+
+An epoch is one micro-batch, or all that are staged within an interval; the capture is that of the last one.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
-
-import msgspec
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..checkpointer import Attempt, Checkpointer, Report, SinkFailed
 from ..errors import Conflict, SlackwaterError, Unavailable
@@ -22,8 +21,11 @@ from ..log import Log
 from ..retention import References, delete_retired
 from ..settings import Settings
 from ..spark.capture import capture
+from ..spark.session import micro_batches_ahead
 from ..store import Requests, Store
 from ..world import World
+from .epochs import Epoch, Epochs, Staged
+from .progress import Progress
 from .sinks import Sink
 from .workdir import WorkingDirectory
 
@@ -34,6 +36,8 @@ logger = logging.getLogger("slackwater")
 
 _COMMIT_POLL_S = 0.01  # Spark commits some milliseconds after foreachBatch returns.
 _ALIVE_POLL_S = 0.25
+# The kind of a sink that is a function of the user's.
+FUNCTION = "function"
 
 
 class RunningQuery(Protocol):
@@ -45,11 +49,6 @@ class RunningQuery(Protocol):
     def stop(self) -> None: ...
 
     def awaitTermination(self) -> object: ...
-
-
-class _Staged(msgspec.Struct, frozen=True):
-    micro_batch: int
-    attempt: Attempt
 
 
 class Stopping(SlackwaterError):
@@ -75,7 +74,9 @@ class Coordinator:
         self._checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
         self._world, self._settings, self._sinks = world, settings, sinks
         self._work, self._source_types = work, source_types
-        self._in_flight: deque[_Staged] = deque()
+        self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight)
+        self.progress = Progress(world, checkpointer.state.head, store.requests, lambda: len(self._epochs))
+        self._at_end = ExitStack()
         self._unfinished: set[str] = set()
         self._changed = threading.Condition()
         self.stopping = False
@@ -87,40 +88,48 @@ class Coordinator:
 
     def stage(self, frame: DataFrame, micro_batch: int) -> None:
         """Stage every sink's output for one micro-batch; the function that foreachBatch is given."""
+        if self._settings.interval_s and self._epochs.ahead is None:
+            self._epochs.ahead = micro_batches_ahead(frame.sparkSession)
         with self._changed:
             self._changed.wait_for(
-                lambda: self.stopping or self.failure or len(self._in_flight) < self._settings.epochs_in_flight
+                lambda: self.stopping or self.failure or self._epochs.has_room(micro_batch, self._world.monotonic())
             )
             if self.stopping or self.failure:
                 raise Stopping("the pipeline is stopping", code="pipeline.stopping")
-            checkpoint_id = self._world.checkpoint_id()
+            checkpoint_id = self._epochs.begin(self._world.monotonic(), self._world.checkpoint_id)
             self._unfinished.add(checkpoint_id)
+        staged = None
         try:
-            attempt = Attempt(checkpoint_id=checkpoint_id, outputs=self._stage_all(frame, checkpoint_id))
+            staged = Staged(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
         except BaseException as error:
             # Spark passes on the text alone; the caller of awaitTermination gets the error itself.
             with self._changed:
                 if not self.stopping:
                     self.failure = self.failure or error
+                    self.progress.note_failed(error)
             raise
-        with self._changed:
-            self._in_flight.append(_Staged(micro_batch, attempt))
-            self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._epochs.end(staged, self._world.monotonic())
+                self._changed.notify_all()
 
-    def _stage_all(self, frame: DataFrame, checkpoint_id: str) -> dict[str, SinkOutput]:
-        # A second action would run the state stage again, so two sinks need the frame kept.
-        kept = len(self._sinks) > 1
+    def _stage_all(self, frame: DataFrame, checkpoint_id: str, micro_batch: int) -> dict[str, dict[str, Any]]:
+        # Functions last: they may drop the frame's cache, and what they do is seen at once.
+        functions = {name: sink for name, sink in self._sinks.items() if sink.kind == FUNCTION}
+        ordered = {name: sink for name, sink in self._sinks.items() if name not in functions} | functions
+        # A second action would run the state stage again, so two sinks, or a function, need the frame kept.
+        kept = len(ordered) > 1 or bool(functions)
         if kept:
             frame.persist()
         try:
-            outputs = {}
-            for name, sink in self._sinks.items():
-                descriptor = sink.stage(frame, checkpoint_id)
+            if len(functions) == len(ordered):
+                # A function may read a part, or nothing; Spark's state needs every partition.
+                frame.write.format("noop").mode("overwrite").save()
+            descriptors = {}
+            for name, sink in ordered.items():
+                descriptors[name] = sink.stage(frame, checkpoint_id, micro_batch)
                 reach("stage.after")
-                outputs[name] = SinkOutput(
-                    kind=sink.kind, address=sink.address, can_undo=sink.can_undo, descriptors=[descriptor]
-                )
-            return outputs
+            return descriptors
         finally:
             if kept:
                 frame.unpersist()
@@ -134,36 +143,48 @@ class Coordinator:
 
     def _run(self) -> None:
         try:
-            while (staged := self._next_committed()) is not None:
-                self._checkpoint(staged)
+            while (epoch := self._next_committed()) is not None:
+                self._checkpoint(epoch)
         except BaseException as error:
+            self.progress.note_failed(error)
             self._fail(error)
         finally:
             self._await_spark()
             self._finish()
             self._work.remove()
-            self.ended.set()
-            with self._changed:
-                self._changed.notify_all()
+            with self._changed, ExitStack() as last:
+                last.callback(self._changed.notify_all)
+                last.callback(self.ended.set)
+                self._at_end.close()
 
-    def _next_committed(self) -> _Staged | None:
-        """Wait for Spark to commit the oldest micro-batch in flight; None when the query has ended and none is left."""
+    def _next_committed(self) -> Epoch | None:
+        """Wait until the oldest epoch is closed and Spark has committed it; None when the query has ended and none is.
+
+        At the end an epoch is cut: what Spark has not committed by then, the next run does again.
+        """
         ended = False
         while True:
-            with self._changed:
-                if not self._in_flight and not ended:
-                    self._changed.wait(_ALIVE_POLL_S)
-                oldest = self._in_flight[0] if self._in_flight else None
-            if oldest is not None and self._is_committed(oldest, 0 if ended else _ALIVE_POLL_S):
+            oldest = self._oldest_closed(0 if ended else _ALIVE_POLL_S)
+            if oldest is not None and self._is_committed(oldest.last, 0 if ended else _ALIVE_POLL_S):
                 return oldest
             if ended:
-                return None  # What Spark has not committed by now, the next run does again.
+                return oldest if oldest is not None and oldest.cut(lambda n: self._is_committed(n, 0)) else None
             if self._query is None or not self._query.isActive:
                 self._await_spark()
+                with self._changed:
+                    self._epochs.close_through()
                 ended = True
 
-    def _is_committed(self, staged: _Staged, patience_s: float) -> bool:
-        commit = self._work.checkpoint / "commits" / str(staged.micro_batch)
+    def _oldest_closed(self, patience_s: float) -> Epoch | None:
+        with self._changed:
+            self._epochs.close_due(now := self._world.monotonic())
+            if not self._epochs.closed and patience_s:
+                self._changed.wait(min(patience_s, self._epochs.due_in_s(now)))
+                self._epochs.close_due(self._world.monotonic())
+            return self._epochs.closed[0] if self._epochs.closed else None
+
+    def _is_committed(self, micro_batch: int, patience_s: float) -> bool:
+        commit = self._work.checkpoint / "commits" / str(micro_batch)
         deadline = self._world.monotonic() + patience_s
         while not commit.exists():
             if self._world.monotonic() >= deadline:
@@ -177,20 +198,34 @@ class Coordinator:
             if self._query is not None:
                 self._query.awaitTermination()
 
-    def _checkpoint(self, staged: _Staged) -> None:
+    def _checkpoint(self, epoch: Epoch) -> None:
         reach("capture.before")
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
-        self._unfinished.discard(staged.attempt.checkpoint_id)
+        self._unfinished.discard(epoch.checkpoint_id)
         requests, began = self._store.requests.snapshot(), self._world.monotonic()
-        cut = capture(self._work.checkpoint, staged.micro_batch, self._source_types)
+        cut = capture(self._work.checkpoint, epoch.last, self._source_types)
         captured_ms = round(1000 * (self._world.monotonic() - began))
-        report = self._checkpointer.checkpoint(cut, staged.attempt, captured_ms=captured_ms)
+        report = self._checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
         self._references.know(report.checkpoint_id, report.objects)
+        # Its files are stored: Spark may clean them up now.
         with self._changed:
-            self._in_flight.popleft()
+            self._epochs.settle()
+            self.progress.note_settled(report, self._store.requests.snapshot() - requests)
             self._changed.notify_all()
         self._delete_retired()
-        logger.info(describe(report, self._store.requests.snapshot() - requests))
+        logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
+
+    def _attempt(self, epoch: Epoch) -> Attempt:
+        outputs = {
+            name: SinkOutput(
+                kind=sink.kind,
+                address=sink.address,
+                can_undo=sink.can_undo,
+                descriptors=[staged.descriptors[name] for staged in epoch.staged],
+            )
+            for name, sink in self._sinks.items()
+        }
+        return Attempt(checkpoint_id=epoch.checkpoint_id, outputs=outputs)
 
     def _delete_retired(self) -> None:
         try:
@@ -202,6 +237,7 @@ class Coordinator:
         except SlackwaterError as error:
             # The checkpoint counts all the same, and the deletes are done again with the next one.
             logger.warning("old checkpoints were not deleted yet: %s", error)
+            self.progress.note_error(error)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -229,29 +265,45 @@ class Coordinator:
     # --- for the handle
 
     def stop(self) -> None:
-        """Let no further micro-batch begin; wake one that waits."""
+        """Let no further micro-batch begin; wake one that waits, and close the open epoch."""
         with self._changed:
             # Once it has ended, however it did, there is nothing to stop.
             self.stopping = self.stopping or not self.ended.is_set()
+            self._epochs.close_through()
             self._changed.notify_all()
 
     def wait_settled(self) -> None:
-        """Wait until every staged micro-batch is settled, or the run has ended."""
+        """Wait until every micro-batch that is staged by now is settled, or the run has ended."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._in_flight or self.failure or self.ended.is_set())
+            newest = self._epochs.newest
+            self._epochs.close_through(newest)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._epochs.settled >= newest or self.failure or self.ended.is_set())
+
+    def at_end(self, act: Callable[[], None]) -> None:
+        """Do this as the last thing of the run; at once, when it has ended."""
+        with self._changed:
+            if not self.ended.is_set():
+                self._at_end.callback(act)
+                return
+        act()
 
     @property
     def checkpointer(self) -> Checkpointer:
         return self._checkpointer
 
 
-def describe(report: Report, spent: Requests) -> str:
+def describe(report: Report, first_micro_batch: int, spent: Requests) -> str:
     """Format a checkpoint's one log line."""
     total_ms = sum(report.durations_ms.values())
     phases = ", ".join(f"{name} {ms}" for name, ms in report.durations_ms.items())
     requests = f"{spent.puts} puts, {spent.lists} lists, {spent.gets} gets, {spent.deletes} deletes"
+    several = first_micro_batch < report.micro_batch
+    which = (
+        f"micro-batches {first_micro_batch} to {report.micro_batch}" if several else f"micro-batch {report.micro_batch}"
+    )
     return (
-        f"epoch {report.epoch}, micro-batch {report.micro_batch}: {report.new_files} state files "
+        f"epoch {report.epoch}, {which}: {report.new_files} state files "
         f"({report.new_file_bytes} bytes) stored as {report.new_bytes} bytes, {report.full_bytes} in all; "
         f"{total_ms} ms ({phases}); {requests}"
     )

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ..errors import Conflict
+from ..errors import Conflict, NotFound
 from ..formats.records import LiveCheckpoint, Savepoint
-from ..labels import create_label
+from ..labels import check_label, create_label, find_label
 from ..log import Log
 from .coordinator import Coordinator
+from .metrics import Endpoint
 
 if TYPE_CHECKING:
     from pyspark.errors import StreamingQueryException
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+logger = logging.getLogger("slackwater")
 
 _active: dict[str, PipelineQuery] = {}
 _active_lock = threading.Lock()
@@ -33,6 +38,8 @@ class PipelineQuery(StreamingQuery):
         self._coordinator = coordinator
         self._open_log = open_log
         self._told = False
+        # Where Prometheus finds this pipeline's metrics, as host:port; None when they are not asked for.
+        self.metrics_address: str | None = None
 
     @property
     def isActive(self) -> bool:
@@ -59,12 +66,43 @@ class PipelineQuery(StreamingQuery):
         self._coordinator.wait_settled()
         self._raise_failure()
 
-    def stop(self) -> None:
-        """Stop after a last checkpoint: what Spark has committed is settled when this returns."""
+    def stop(self, savepoint: str | None = None) -> None:
+        """Stop after a last checkpoint: what Spark has committed is settled when this returns.
+
+        With a label for a savepoint, that last checkpoint gets it. A run that has failed raises and gives no label.
+        """
+        if savepoint is not None:
+            self._check_free(savepoint)
         self._coordinator.stop()
         super().stop()
         self._coordinator.ended.wait()
         self._raise_failure()
+        if savepoint is not None:
+            if (failure := self.exception()) is not None:
+                raise failure
+            self._label_last(savepoint)
+
+    def _check_free(self, label: str) -> None:
+        """Refuse, while everything still runs, a label that could not be given."""
+        check_label(label)
+        state = self._open_log().read()
+        if state is not None and find_label(state, label) is not None:
+            raise Conflict(
+                f"there is a savepoint {label!r} already; the pipeline was not stopped",
+                code="label.taken",
+                hint="choose another label; slackwater savepoint list URL shows those that are there",
+            )
+
+    def _label_last(self, label: str) -> Savepoint:
+        # By its id: another driver may have started since, and have made a newer one.
+        last = self._coordinator.checkpointer.state.head
+        if last is None:
+            raise NotFound(
+                f"the pipeline has stopped, but has no checkpoint yet that could be the savepoint {label!r}",
+                code="checkpoint.none",
+                hint="start it again: a micro-batch makes one",
+            )
+        return create_label(self._open_log(), label, last.checkpoint_id)
 
     def exception(self) -> StreamingQueryException | None:
         failure = self._coordinator.failure
@@ -79,6 +117,32 @@ class PipelineQuery(StreamingQuery):
     def savepoint(self, label: str) -> Savepoint:
         """Give the newest checkpoint a label; retention keeps it until the label is deleted."""
         return create_label(self._open_log(), label, "latest")
+
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        """Spark's newest progress, with what is known of the checkpoints by now as ``["slackwater"]``."""
+        progress = super().lastProgress
+        return None if progress is None else self._add(progress)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        """Spark's recent progress; the newest one has what ``lastProgress`` has."""
+        recent = super().recentProgress
+        return recent and [*recent[:-1], self._add(recent[-1])]
+
+    def _add(self, progress: StreamingQueryProgress) -> StreamingQueryProgress:
+        told = self._coordinator.progress.describe(self.exception())
+        progress["slackwater"] = told
+        if progress._jdict is not None:  # its JSON is made of this
+            progress._jdict["slackwater"] = told
+        return progress
+
+    def serve_metrics(self, endpoint: Endpoint) -> None:
+        """Show this run at an address until it has ended."""
+        endpoint.show(self._coordinator.progress)
+        self.metrics_address = endpoint.address
+        logger.info("pipeline %s: metrics at http://%s/metrics", self.name, endpoint.address)
+        self._coordinator.at_end(endpoint.close)
 
     @property
     def untold(self) -> bool:

@@ -14,8 +14,8 @@ from ..formats.manifest import SinkOutput
 from ..formats.records import LiveCheckpoint, Release, State, find_target
 from ..inspect.pipelines import Pipeline, open_pipeline
 from ..labels import resolve
-from ..rollback import RollbackPlan, newest_verified, roll_back, verify_restorable
-from ..rollback import plan_rollback as plan
+from ..rewind import RollbackPlan, newest_verified, roll_back, verify_restorable
+from ..rewind import plan_rollback as plan
 from ..settings import Settings
 from ..world import RealWorld
 from .sinks import Sink, open_sink

@@ -21,7 +21,7 @@ from ..formats.query import Query, differences
 from ..formats.records import LiveCheckpoint, Release, State
 from ..log import Log
 from ..retention import References, sweep
-from ..rollback import newest_verified, roll_back
+from ..rewind import newest_verified, roll_back
 from ..settings import Settings
 from ..spark.hydrate import hydrate
 from ..spark.plan import describe_query, pipeline_hash, source_types

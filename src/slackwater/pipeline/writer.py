@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import msgspec
-
-from ..errors import InvalidInput, Unsupported
+from ..errors import InvalidInput
 from ..formats.layout import format_name
 from ..inspect.pipelines import join_url
-from ..settings import Settings
+from . import refused
+from .metrics import serve
+from .options import OPTIONS, parse_options
 from .query import PipelineQuery
 from .sinks import Sink
+from .sinks.function import FunctionSink
 from .start import Job, start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_SETTINGS = set(Settings.__struct_fields__)
-_OWN = {"store", "workdir"}
+_MODES = ("append", "update", "complete")
 
 
 def writeStream(frame: DataFrame) -> PipelineWriter:
@@ -49,40 +51,49 @@ class PipelineWriter:
         return self
 
     def outputMode(self, outputMode: str) -> PipelineWriter:
-        if outputMode.lower() != "append":
-            raise Unsupported(
-                f"the sinks append, so the output mode {outputMode!r} would write rows again that they have",
-                code="output_mode.unsupported",
-                hint='.outputMode("append"), with a watermark where the query aggregates',
+        """Set ``append``, ``update`` or ``complete``; not every sink serves each, and ``start()`` says so."""
+        if outputMode.lower() not in _MODES:
+            raise InvalidInput(
+                f"there is no output mode {outputMode[:100]!r}",
+                code="output_mode.unknown",
+                hint=f"output modes are {', '.join(_MODES)}",
             )
-        self._writer.outputMode(outputMode)
-        self._output_mode = outputMode
+        self._writer.outputMode(outputMode.lower())
+        self._output_mode = outputMode.lower()
         return self
 
-    def trigger(self, **trigger: Any) -> PipelineWriter:
+    def trigger(
+        self,
+        *,
+        processingTime: str | None = None,
+        availableNow: bool | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
+        realTime: str | None = None,
+    ) -> PipelineWriter:
         """Set the trigger: ``processingTime=``, ``availableNow=True`` or ``once=True``."""
-        if unserved := trigger.keys() - {"processingTime", "availableNow", "once"}:
-            raise Unsupported(
-                f"the trigger {min(unserved)!r} has no micro-batches to checkpoint",
-                code="trigger.unsupported",
-                hint='use processingTime="…" or availableNow=True',
-            )
-        self._writer.trigger(**trigger)
+        for name, given in (("continuous", continuous), ("realTime", realTime)):
+            if given is not None:
+                raise refused.refuse_trigger(name)
+        self._writer.trigger(processingTime=processingTime, availableNow=availableNow, once=once)  # type: ignore[call-overload]
         return self
 
     def option(self, key: str, value: Any) -> PipelineWriter:
-        """Set ``store``, ``workdir``, a field of ``Settings``, or ``store.NAME`` for the object store's client."""
-        if key == "checkpointLocation":
+        """Set an option of Slackwater's, a field of ``Settings``, or ``store.NAME`` for the object store's client."""
+        if key.lower() == "checkpointlocation":
             raise InvalidInput(
                 "the pipeline's checkpoints are in its store; Spark's own location is Slackwater's to choose",
                 code="option.checkpoint_location",
-                hint='.option("store", URL) in its place; .option("workdir", DIR) says where Spark may work',
+                hint='.option("store", URL) in its place; .option("workdir", DIR) says where Spark may work. To go on '
+                'from a checkpoint that is there, once before the start: sw.adopt("DIR", store=URL, pipeline=NAME)',
             )
-        if key not in _SETTINGS | _OWN and not key.startswith("store."):
+        if key.lower() == "path":
+            raise refused.refuse_path()
+        if key not in OPTIONS and not key.startswith("store."):
             raise InvalidInput(
                 f"there is no option {key!r}",
                 code="option.unknown",
-                hint=f"options are {', '.join(sorted(_SETTINGS | _OWN))}, and store.NAME for the store's client",
+                hint=f"options are {', '.join(sorted(OPTIONS))}, and store.NAME for the store's client",
             )
         self._options[key] = value
         return self
@@ -92,8 +103,11 @@ class PipelineWriter:
             self.option(key, value)
         return self
 
-    def to(self, name: str, sink: Sink) -> PipelineWriter:
-        """Add a sink under a name that stays the same from run to run."""
+    def to(self, name: str, sink: Sink | Callable[[DataFrame, int], object]) -> PipelineWriter:
+        """Add a sink under a name that stays the same from run to run.
+
+        A function gets each micro-batch's frame and number, as from ``foreachBatch``; it is called again after a crash.
+        """
         format_name(name)
         if name in self._sinks:
             raise InvalidInput(
@@ -101,27 +115,47 @@ class PipelineWriter:
                 code="sink.name_taken",
                 hint="give each a name of its own, which stays the same from run to run",
             )
-        self._sinks[name] = sink
+        if isinstance(sink, type) or not (hasattr(sink, "stage") or callable(sink)):
+            raise InvalidInput(
+                f"{name!r} is given {sink!r:.100}, which is neither a sink nor a function",
+                code="sink.not_a_sink",
+                hint="sw.DeltaSink(PATH), sw.FileSink(PATH), or a function of a DataFrame and a number",
+            )
+        self._sinks[name] = cast(Sink, sink) if hasattr(sink, "stage") else FunctionSink(sink)
         return self
 
-    def start(self) -> PipelineQuery:
-        """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
-        name, settings, url = self._check()
-        return start(
-            Job(
-                frame=self._frame,
-                writer=self._writer,
-                name=name,
-                url=url,
-                output_mode=self._output_mode,
-                sinks=self._sinks,
-                settings=settings,
-                store_options={k.removeprefix("store."): v for k, v in self._options.items() if k.startswith("store.")},
-                workdir=self._options.get("workdir"),
-            )
-        )
+    def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> PipelineWriter:
+        """Add a function as the sink ``foreachBatch``; it is at-least-once."""
+        return self.to("foreachBatch", func)
 
-    def _check(self) -> tuple[str, Settings, str]:
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        if name not in refused.METHODS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def refuse(*_: Any, **__: Any) -> NoReturn:
+            raise refused.refuse_method(name)
+
+        return refuse
+
+    def start(self, *path: Any, **others: Any) -> PipelineQuery:
+        """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
+        for name in ["path"] * bool(path) + list(others):
+            raise refused.refuse_start(name)
+        job, metrics = self._check()
+        with ExitStack() as undo:
+            # Before the claim: an address that is taken must not fence a driver that runs.
+            endpoint = serve(metrics, job.name) if metrics is not None else None
+            if endpoint is not None:
+                undo.callback(endpoint.close)
+            query = start(job)
+            undo.pop_all()
+        if endpoint is not None:
+            query.serve_metrics(endpoint)
+        return query
+
+    def _check(self) -> tuple[Job, str | None]:
+        for sink in self._sinks.values():
+            sink.serve(self._output_mode)
         missing = [
             line
             for line, given in (
@@ -135,14 +169,27 @@ class PipelineWriter:
             raise InvalidInput(
                 "the pipeline is not complete", code="pipeline.incomplete", hint=f"add {' and '.join(missing)}"
             )
-        try:
-            tuned = {key: value for key, value in self._options.items() if key in _SETTINGS}
-            settings = msgspec.convert(tuned, Settings, strict=False)
-        except msgspec.ValidationError as error:
+        options = parse_options(self._options)
+        if both := sorted(set(options.drop_sink) & set(self._sinks)):
             raise InvalidInput(
-                f"an option is out of bounds: {error}",
-                code="option.out_of_bounds",
-                hint="the bounds are in slackwater.settings.Settings",
-            ) from None
+                f"drop_sink names {both[0]!r}, which the pipeline has",
+                code="option.bad_value",
+                hint='take the .to("…") line away, or the option',
+            )
+        refused.check_sources(self._frame)
         name = str(self._name)
-        return name, settings, join_url(str(self._options["store"]), format_name(name))
+        return Job(
+            frame=self._frame,
+            writer=self._writer,
+            name=name,
+            url=join_url(options.store, format_name(name)),
+            output_mode=self._output_mode,
+            sinks=self._sinks,
+            settings=options.settings,
+            store_options=options.store_options,
+            workdir=options.workdir,
+            fallback=options.fallback,
+            drop_sinks=options.drop_sink,
+            accept_changes=options.accept_changes,
+            delivery=options.delivery,
+        ), options.metrics

@@ -69,7 +69,7 @@ def check_session(spark: SparkSession, settings: Settings) -> None:
     """Refuse a session under which a checkpoint could not be trusted, naming each line that mends it."""
     wrong = {key: value for key, value in REQUIRED.items() if str(spark.conf.get(key, "")).lower() != value.lower()}
     retain = settings.epochs_in_flight + _RETAIN_MARGIN
-    if int(spark.conf.get(_RETAIN, "100") or 100) < retain:
+    if _retained(spark) < retain:
         wrong[_RETAIN] = str(retain)
     if wrong:
         lines = "; ".join(f'spark.conf.set("{key}", "{value}")' for key, value in wrong.items())
@@ -80,3 +80,12 @@ def check_session(spark: SparkSession, settings: Settings) -> None:
             hint=f"make the session with sw.session(), or before start(): {lines}",
             settings=wrong,
         )
+
+
+def micro_batches_ahead(spark: SparkSession) -> int:
+    """Tell how many micro-batches may begin after one whose files must all stay; 0 or more under ``check_session``."""
+    return _retained(spark) - _RETAIN_MARGIN - 1
+
+
+def _retained(spark: SparkSession) -> int:
+    return int(spark.conf.get(_RETAIN, "100") or 100)

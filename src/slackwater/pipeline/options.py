@@ -1,0 +1,71 @@
+"""The options of a pipeline: from what a user writes to typed values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from ..errors import InvalidInput
+from ..formats.layout import format_name
+from ..settings import Settings
+from .metrics import parse_address
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Options beside the settings, as their values are written."""
+
+    store: str
+    workdir: str | None = None
+    # What to do when the newest checkpoint is damaged; None is to stop.
+    fallback: Literal["newest-verified"] | None = None
+    # Sinks that are gone, and whose output that was not committed is given up: names, in a list or between commas.
+    drop_sink: list[str] = []
+    # Go on with the state of a query that was another.
+    accept_changes: bool = False
+    # The guarantee that is asked for; one that does not hold is refused.
+    delivery: Literal["exactly-once", "at-least-once", "at-most-once"] | None = None
+    # Where to serve metrics: host:port, or a port of the loopback interface.
+    metrics: str | None = None
+    settings: Settings = Settings()
+    store_options: dict[str, Any] = {}
+
+
+SETTINGS = frozenset(Settings.__struct_fields__)
+OPTIONS = SETTINGS | set(Options.__struct_fields__) - {"settings", "store_options"}
+
+
+def parse_options(given: Mapping[str, Any]) -> Options:
+    """Parse what was given; numbers and truth values may be text, as in PySpark."""
+    own = {key: _plain(key, value) for key, value in given.items() if key in OPTIONS - SETTINGS}
+    try:
+        options = msgspec.convert(own, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"an option cannot be so: {error}", code="option.bad_value", hint="change the value, or leave it out"
+        ) from None
+    try:
+        tuned = {key: value for key, value in given.items() if key in SETTINGS}
+        settings = msgspec.convert(tuned, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"an option is out of bounds: {error}",
+            code="option.out_of_bounds",
+            hint="the bounds are in slackwater.settings.Settings",
+        ) from None
+    for name in options.drop_sink:
+        format_name(name)
+    if options.metrics is not None:
+        parse_address(options.metrics)
+    of_client = {key.removeprefix("store."): value for key, value in given.items() if key.startswith("store.")}
+    return msgspec.structs.replace(options, settings=settings, store_options=of_client)
+
+
+def _plain(key: str, value: Any) -> Any:
+    if key == "drop_sink" and isinstance(value, str):
+        return [name.strip() for name in value.split(",") if name.strip()]
+    if key in ("store", "workdir") and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return str(value) if key == "metrics" and isinstance(value, int) else value

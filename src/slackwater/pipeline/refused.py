@@ -1,0 +1,82 @@
+"""What PySpark's own writer takes and Slackwater's does not, each with what to use instead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import Unsupported
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SINK = '.to("NAME", sw.DeltaSink(PATH)), .to("NAME", sw.FileSink(PATH)) or a function of your own in place of the sink'
+_COLUMNS = "write without it, or lay the output out in a function of your own: .foreachBatch(function)"
+
+METHODS = {
+    "format": _SINK,
+    "toTable": '.to("NAME", sw.DeltaSink(PATH)).start(), with the path of the table',
+    "table": '.to("NAME", sw.DeltaSink(PATH)), with the path of the table',
+    "insertInto": '.to("NAME", sw.DeltaSink(PATH)), with the path of the table',
+    "saveAsTable": '.to("NAME", sw.DeltaSink(PATH)), with the path of the table',
+    "save": _SINK,
+    "foreach": ".foreachBatch(function), which gets a DataFrame: frame.foreachPartition(…) runs code for the rows",
+    "partitionBy": _COLUMNS,
+    "clusterBy": _COLUMNS,
+    "bucketBy": _COLUMNS,
+    "sortBy": _COLUMNS,
+}
+
+START = {
+    "path": '.to("NAME", sw.FileSink(PATH)) before .start()',
+    "format": _SINK,
+    "outputMode": '.outputMode("…") before .start()',
+    "partitionBy": _COLUMNS,
+    "queryName": '.queryName("…") before .start()',
+}
+
+
+def refuse_method(name: str) -> Unsupported:
+    return _unsupported(f".{name}() is not served: rows go to sinks that commit with a checkpoint", METHODS[name])
+
+
+def refuse_start(name: str) -> Unsupported:
+    text = f"start({name}=…)" if name != "path" else "start(path)"
+    return _unsupported(f"{text} is not served", START.get(name, f'.option("{name}", …) before .start()'))
+
+
+def refuse_path() -> Unsupported:
+    return _unsupported('the option "path" is not served: a pipeline has sinks, each with its own path', _SINK)
+
+
+def _unsupported(message: str, hint: str) -> Unsupported:
+    return Unsupported(message, code="writer.unsupported", hint=f"use {hint}")
+
+
+def refuse_trigger(name: str) -> Unsupported:
+    why = {
+        "continuous": "continuous processing has no micro-batches, and no state",
+        "realTime": "real-time mode writes rows out before their micro-batch is on record",
+    }
+    return Unsupported(
+        f"the trigger {name} is not served: {why[name]}",
+        code="trigger.unsupported",
+        hint='use processingTime="1 second" (or less) for low latency, or availableNow=True',
+    )
+
+
+def check_sources(frame: DataFrame) -> None:
+    """Refuse a source that drops what it has read when Spark commits: a checkpoint may need it for longer."""
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves().iterator()
+    while leaves.hasNext():
+        leaf = leaves.next()
+        if leaf.getClass().getSimpleName() != "StreamingRelation":
+            continue
+        options = leaf.dataSource().options().iterator()
+        while options.hasNext():
+            option = options.next()
+            if option._1().lower() == "cleansource" and option._2().lower() != "off":
+                raise Unsupported(
+                    f"cleanSource={option._2()} would take files away that a checkpoint may still need",
+                    code="source.cleans_up",
+                    hint="read without cleanSource; clean up yourself, behind the oldest checkpoint that is kept",
+                )

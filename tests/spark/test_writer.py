@@ -1,0 +1,152 @@
+"""The writer in PySpark's words: functions as sinks, and what is refused with what to use instead."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import slackwater as sw
+from slackwater.pipeline.writer import PipelineWriter
+from tests.spark.trickle import Trickle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture
+def trickle(spark: SparkSession, tmp_path: Path) -> Trickle:
+    return Trickle(spark, tmp_path)
+
+
+class Seen:
+    """A function that notes the ids of each micro-batch, and how often the state was written for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.ids: dict[int, list[int]] = {}
+        self.changelogs: Counter[tuple[str, str]] = Counter()
+
+    def __call__(self, frame: DataFrame, micro_batch: int) -> None:
+        # Several actions, and the cache dropped, as functions for foreachBatch do.
+        frame.persist()
+        assert frame.count() == len(self.ids.setdefault(micro_batch, sorted(row.id for row in frame.collect())))
+        frame.unpersist()
+        found = self._folder.glob("work/*/*/checkpoint/state/0/*/*_*.changelog")
+        self.changelogs = Counter((path.parent.name, path.name.partition("_")[0]) for path in found)
+
+
+def test_a_function_may_run_several_actions_and_the_state_is_computed_once(trickle: Trickle) -> None:
+    seen = Seen(trickle.folder)
+    trickle.drop(range(10), range(5, 15), range(12, 20))
+    query = trickle.to_files().to("seen", seen).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert seen.ids == {0: list(range(10)), 1: list(range(10, 15)), 2: list(range(15, 20))}
+    assert seen.changelogs
+    assert set(seen.changelogs.values()) == {1}
+    assert trickle.out() == list(range(20))
+
+
+def test_a_lone_function_that_reads_nothing_or_a_part_leaves_the_state_whole(trickle: Trickle) -> None:
+    seen = Seen(trickle.folder)
+
+    def function(frame: DataFrame, micro_batch: int) -> None:
+        if micro_batch == 1:
+            frame.limit(1).collect()
+        elif micro_batch == 2:
+            seen(frame, micro_batch)
+
+    trickle.drop(range(10), range(10, 20), range(30))
+    trickle.writer().foreachBatch(function).trigger(availableNow=True).start().awaitTermination()
+    assert seen.ids == {2: list(range(20, 30))}
+    assert set(seen.changelogs.values()) == {1}
+    # The next run has all of the state too.
+    trickle.drop(range(35))
+    trickle.writer().foreachBatch(seen).trigger(availableNow=True).start().awaitTermination()
+    assert seen.ids[3] == list(range(30, 35))
+
+
+def test_a_function_is_told_to_be_at_least_once(trickle: Trickle, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="slackwater")
+    writer = trickle.to_files().to("seen", lambda frame, n: None).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    assert "delivery is at least once (the sink seen)" in caplog.text
+
+
+@pytest.mark.parametrize("mode", ["UPDATE", "complete"])
+def test_every_output_mode_goes_to_a_function(trickle: Trickle, mode: str) -> None:
+    counts: dict[int, list[int]] = {}
+
+    def function(frame: DataFrame, micro_batch: int) -> None:
+        counts[micro_batch] = sorted(row["count"] for row in frame.collect())
+
+    writer = sw.writeStream(trickle.rows().groupBy("id").count()).queryName("modes").outputMode(mode)
+    writer = writer.option("store", str(trickle.folder / "store")).foreachBatch(function).trigger(availableNow=True)
+    trickle.drop([1, 1, 2], [2])
+    writer.start().awaitTermination()
+    assert counts == {0: [1, 2], 1: [2] if mode == "UPDATE" else [2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "hint"),
+    [
+        (lambda w: w.format("delta"), "writer.unsupported", "sw.DeltaSink"),
+        (lambda w: w.toTable("t"), "writer.unsupported", "sw.DeltaSink"),
+        (lambda w: w.table("t"), "writer.unsupported", "sw.DeltaSink"),
+        (lambda w: w.insertInto("t"), "writer.unsupported", "sw.DeltaSink"),
+        (lambda w: w.foreach(print), "writer.unsupported", "foreachBatch"),
+        (lambda w: w.partitionBy("id"), "writer.unsupported", "foreachBatch"),
+        (lambda w: w.clusterBy("id"), "writer.unsupported", "foreachBatch"),
+        (lambda w: w.option("path", "/x"), "writer.unsupported", "sw.FileSink"),
+        (lambda w: w.options(Path="/x"), "writer.unsupported", "sw.FileSink"),
+        (lambda w: w.start("/x"), "writer.unsupported", "sw.FileSink"),
+        (lambda w: w.start(outputMode="update"), "writer.unsupported", ".outputMode"),
+        (lambda w: w.start(mergeSchema="true"), "writer.unsupported", ".option"),
+        (lambda w: w.option("checkpointLocation", "/x"), "option.checkpoint_location", 'sw.adopt("DIR", store='),
+        (lambda w: w.trigger(continuous="1 second"), "trigger.unsupported", "processingTime"),
+        (lambda w: w.trigger(realTime="1 minute"), "trigger.unsupported", "processingTime"),
+        (lambda w: w.outputMode("upsert"), "output_mode.unknown", "update"),
+        (lambda w: w.outputMode("update").start(), "output_mode.unsupported", ""),
+        (lambda w: w.to("x", sw.FileSink), "sink.not_a_sink", "sw.FileSink(PATH)"),
+        (lambda w: w.to("x", 7), "sink.not_a_sink", "function"),
+        (lambda w: w.to("foreachBatch", print).foreachBatch(print), "sink.name_taken", ""),
+        (lambda w: w.option("drop_sink", "files").start(), "option.bad_value", ""),
+        (lambda w: w.option("fallback", "oldest").start(), "option.bad_value", ""),
+        (lambda w: w.option("metrics", "here").start(), "metrics.bad_address", "127.0.0.1:9109"),
+    ],
+)
+def test_what_is_not_served_is_refused_by_name(
+    trickle: Trickle, change: Callable[[PipelineWriter], Any], code: str, hint: str
+) -> None:
+    with pytest.raises(sw.SlackwaterError) as raised:
+        change(trickle.to_files())
+    assert raised.value.code == code
+    assert hint in (raised.value.hint or "")
+    assert not (trickle.folder / "store").exists()
+
+
+def test_every_public_method_of_sparks_writer_is_served_or_refused_by_name(trickle: Trickle) -> None:
+    writer = trickle.writer()
+    theirs = [name for name in dir(trickle.ids().writeStream) if not name.startswith("_")]
+    assert len(theirs) > 10
+    assert [name for name in theirs if not hasattr(writer, name)] == []
+
+
+def test_a_typo_is_pythons_own_error(trickle: Trickle) -> None:
+    with pytest.raises(AttributeError, match="outputmode"):
+        trickle.writer().outputmode("append")
+    with pytest.raises(TypeError, match="avaliableNow"):
+        trickle.writer().trigger(avaliableNow=True)  # type: ignore[call-arg]
+
+
+def test_a_source_that_cleans_up_behind_spark_is_refused(spark: SparkSession, trickle: Trickle) -> None:
+    source = spark.readStream.schema("id bigint").option("CleanSource", "delete")
+    frame = source.json(str(trickle.folder / "input")).union(trickle.ids())
+    writer = sw.writeStream(frame).queryName("ids").option("store", str(trickle.folder / "store"))
+    with pytest.raises(sw.Unsupported, match=re.escape("[source.cleans_up] cleanSource=delete")):
+        writer.to("files", sw.FileSink(trickle.folder / "out")).start()
+    assert not (trickle.folder / "store").exists()

@@ -1,0 +1,60 @@
+"""The options of a pipeline, in the forms in which users write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import slackwater as sw
+from slackwater.pipeline.options import parse_options
+from slackwater.settings import Settings
+
+
+def test_only_the_store_is_needed():
+    options = parse_options({"store": "/x"})
+    assert (options.store, options.settings, options.drop_sink, options.fallback) == ("/x", Settings(), [], None)
+    assert options.accept_changes is False
+
+
+def test_values_may_be_text_as_in_pyspark():
+    given = {
+        "store": Path("/x"),
+        "workdir": Path("/w"),
+        "keep_last": "3",
+        "interval_s": "2.5",
+        "accept_changes": "true",
+        "metrics": 9109,
+        "drop_sink": "totals, alerts",
+        "store.region": "eu",
+    }
+    options = parse_options(given)
+    assert (options.store, options.workdir, options.metrics) == ("/x", "/w", "9109")
+    assert (options.settings.keep_last, options.settings.interval_s) == (3, 2.5)
+    assert options.accept_changes is True
+    assert options.drop_sink == ["totals", "alerts"]
+    assert options.store_options == {"region": "eu"}
+    assert parse_options({"store": "/x", "drop_sink": ["a,b"]}).drop_sink == ["a,b"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("fallback", "newest", "option.bad_value"),
+        ("delivery", "once", "option.bad_value"),
+        ("accept_changes", "maybe", "option.bad_value"),
+        ("drop_sink", 7, "option.bad_value"),
+        ("drop_sink", [".."], "name.hostile"),
+        ("workdir", 7, "option.bad_value"),
+        ("metrics", "here", "metrics.bad_address"),
+        ("metrics", True, "metrics.bad_address"),
+        ("interval_s", -1, "option.out_of_bounds"),
+        ("interval_s", 86401, "option.out_of_bounds"),
+        ("interval_s", "nan", "option.out_of_bounds"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(key, value, code):
+    with pytest.raises(sw.InvalidInput) as raised:
+        parse_options({"store": "/x", key: value})
+    assert raised.value.code == code
+    assert code.startswith(("metrics", "name")) or key in str(raised.value)
