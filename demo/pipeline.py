@@ -16,6 +16,9 @@ def main() -> None:
     parser.add_argument("--rows-per-batch", type=int, default=2_000)
     parser.add_argument("--keep-last", type=int, default=3)
     parser.add_argument("--epochs-in-flight", type=int, default=2)
+    parser.add_argument(
+        "--fallback", action="store_true", help="over a damaged head, go back to the newest that verifies"
+    )
     args = parser.parse_args()
 
     spark = sw.session(
@@ -32,7 +35,7 @@ def main() -> None:
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
-    query = (
+    writer = (
         sw.writeStream(totals(spark, rows=args.rows, rows_per_batch=args.rows_per_batch))
         .queryName("payments")
         .outputMode("append")
@@ -43,9 +46,10 @@ def main() -> None:
         .option("epochs_in_flight", args.epochs_in_flight)
         .to("delta", sw.DeltaSink(args.folder / "totals-delta"))
         .to("files", sw.FileSink(args.folder / "totals-files"))
-        .start()
     )
-    query.awaitTermination()
+    if args.fallback:
+        writer = writer.option("fallback", "newest-verified")
+    writer.start().awaitTermination()
 
 
 if __name__ == "__main__":
