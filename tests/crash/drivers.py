@@ -13,7 +13,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from demo.run import read_sinks
+from demo.judge import read_sinks
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.records import State
 from slackwater.log import Log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
-from slackwater import recovery, retention, rollback
+from slackwater import recovery, retention, rewind
 from slackwater.artifacts import Holdings
 from slackwater.checkpointer import Attempt, Checkpointer
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
@@ -138,10 +138,10 @@ def recover(
     except Corrupt as damage:
         state = cast(State, log.state)
         below = cast(LiveCheckpoint, state.head).epoch
-        target = rollback.newest_verified(store, state, scene.settings, below=below)
+        target = rewind.newest_verified(store, state, scene.settings, below=below)
         if target is None or not program.fallback or not scene.damaged:
             scene.stop_if_damaged(damage)
-        rollback.roll_back(store, log, world, cast(LiveCheckpoint, target).epoch)
+        rewind.roll_back(store, log, world, cast(LiveCheckpoint, target).epoch)
     try:
         return drive()
     except Corrupt as damage:
@@ -184,8 +184,8 @@ def roller(scene: Scene) -> Body:
         to_epoch = choose(choose((state.branch[:-1], state.live, undone or state.live))).epoch
         keep = choose(((), (), (), ("left",), SINKS))
         try:
-            rollback.verify_restorable(store, rollback.find_target(state, to_epoch), scene.settings)
-            planned = rollback.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
+            rewind.verify_restorable(store, rewind.find_target(state, to_epoch), scene.settings)
+            planned = rewind.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
         except Corrupt as error:
             # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.
             now = cast(State, log.read())
@@ -199,7 +199,7 @@ def roller(scene: Scene) -> Body:
         scene.kept |= set(keep)
         state = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks={}).state
         try:
-            rollback.roll_back(store, log, world, to_epoch, keep=keep)
+            rewind.roll_back(store, log, world, to_epoch, keep=keep)
         except (InvalidInput, NotFound) as gone:
             if gone.code not in ("checkpoint.not_found", "sink.unknown"):
                 raise

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater import checkpointer, recovery, retention, rollback
+from slackwater import checkpointer, recovery, retention, rewind
 from slackwater.errors import NotFound, Unavailable
 from slackwater.formats import plans, records
 from slackwater.formats.records import LiveCheckpoint, State
@@ -133,13 +133,13 @@ def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
         return append(self, renamed)
 
     patch.setattr(recovery, "claim", no_claim)
-    patch.setattr(rollback, "reach", take_time)
+    patch.setattr(rewind, "reach", take_time)
     patch.setattr(Log, "append", append_for_another)
 
 
 def without_guards_of_targets(patch: pytest.MonkeyPatch, find: Callable[[State, int], LiveCheckpoint]) -> None:
     patch.setattr(records, "find_target", find)
-    patch.setattr(rollback, "find_target", find)
+    patch.setattr(rewind, "find_target", find)
     trust_every_record(patch)
 
 
@@ -161,9 +161,9 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
         return real(state, epoch) if state.find(epoch) else seen[f"{state.uid} {epoch}"]
 
     without_guards_of_targets(patch, find)
-    plan, delete = rollback.plan_rollback, retention.delete_retired
+    plan, delete = rewind.plan_rollback, retention.delete_retired
 
-    def plan_early(store: SimStore, *args: Any, **fields: Any) -> rollback.RollbackPlan:
+    def plan_early(store: SimStore, *args: Any, **fields: Any) -> rewind.RollbackPlan:
         planned = plan(store, *args, **fields)
         dawdle(store)
         return planned
@@ -172,7 +172,7 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
         dawdle(store)
         return delete(store, state, references)
 
-    patch.setattr(rollback, "plan_rollback", plan_early)
+    patch.setattr(rewind, "plan_rollback", plan_early)
     patch.setattr(retention, "delete_retired", delete_late)
 
 
@@ -185,9 +185,9 @@ def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(records, "_apply_rollback", apply_rollback)
     trust_every_record(patch)
-    plan = rollback.plan_rollback
+    plan = rewind.plan_rollback
     patch.setattr(
-        rollback, "plan_rollback", lambda *args, **keep: msgspec.structs.replace(plan(*args, **keep), done=False)
+        rewind, "plan_rollback", lambda *args, **keep: msgspec.structs.replace(plan(*args, **keep), done=False)
     )
 
 
@@ -212,7 +212,7 @@ def undone_checkpoints_lose_their_bytes(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_fallback_does_not_verify(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rollback, "verify_restorable", lambda store, entry, settings: None)
+    patch.setattr(rewind, "verify_restorable", lambda store, entry, settings: None)
 
 
 MUTATIONS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from slackwater import rollback
+from slackwater import rewind
 from slackwater.formats.records import State
 from slackwater.testing.simulation import Actor, Simulation, SinkMemory, Violation
 from tests.faults.actors import SINKS, Program, Scene, driver, failing_disk, labeller, reader, roller
@@ -52,7 +52,7 @@ def mend(scene: Scene) -> None:
 
     def body(actor: Actor) -> None:
         store, _, log = scene.tools(actor)
-        if rollback.newest_verified(store, cast(State, log.read()), scene.settings) is None:
+        if rewind.newest_verified(store, cast(State, log.read()), scene.settings) is None:
             for key in scene.damaged:
                 scene.simulation.mend(key)
             scene.damaged.clear()

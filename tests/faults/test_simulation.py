@@ -7,7 +7,7 @@ import os
 import msgspec
 import pytest
 
-from slackwater import recovery, rollback
+from slackwater import recovery, rewind
 from slackwater.errors import Conflict, SlackwaterError
 from slackwater.testing.simulation import Actor, Simulation, Violation
 from tests.faults import actors, protocol
@@ -43,7 +43,7 @@ def test_a_tool_that_slept_until_its_target_was_gone_learns_that_it_is_fenced(mo
         state = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks={}).state
         assert state.head is not None
         actor.stalled_until = simulation.now + 1000
-        rollback.roll_back(store, log, world, state.head.epoch)
+        rewind.roll_back(store, log, world, state.head.epoch)
 
     tool = simulation.spawn("tool", sleepy_tool, faults=False)
     simulation.spawn("second", actors.driver(scene, actors.Program()), faults=False, delay=30)

@@ -17,23 +17,23 @@ from slackwater.testing.payments_stream import totals
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS, PER_BATCH = 2_000, 500
+ROWS, PER_BATCH = 2_000, 250
 
 
 def payments(spark: SparkSession, rows: int) -> DataFrame:
     return totals(spark, rows=rows, rows_per_batch=PER_BATCH)
 
 
-def run_plain(frame: DataFrame, folder: Path) -> None:
-    """Run a query as its owner did before: with a checkpointLocation, into Parquet, whatever is there now."""
+def run_plain(frame: DataFrame, folder: Path, micro_batches: int) -> None:
+    """Run a query as its owner did before, with a checkpointLocation, into Parquet; stop it on its way."""
 
     def write(rows: DataFrame, micro_batch: int) -> None:
-        rows.persist()
         rows.write.mode("append").parquet(str(folder / "plain"))
-        rows.unpersist()
 
-    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
-    query.trigger(availableNow=True).start().awaitTermination()
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint")).start()
+    while query.isActive and not (folder / "checkpoint" / "commits" / str(micro_batches - 1)).exists():
+        query.awaitTermination(0.1)  # type: ignore[arg-type]
+    query.stop()
 
 
 def run(frame: DataFrame, folder: Path, **options: Any) -> None:
@@ -43,11 +43,7 @@ def run(frame: DataFrame, folder: Path, **options: Any) -> None:
 
 
 def test_a_pipeline_goes_on_where_plain_spark_stood(spark: SparkSession, tmp_path: Path) -> None:
-    # A query that is stopped before the end: the micro-batch without data would close the windows.
-    with_no_data = "spark.sql.streaming.noDataMicroBatches.enabled"
-    spark.conf.set(with_no_data, "false")
-    run_plain(payments(spark, 1_000), tmp_path)
-    spark.conf.set(with_no_data, "true")
+    run_plain(payments(spark, ROWS), tmp_path, 3)
     entry = sw.adopt(tmp_path / "checkpoint", store=str(tmp_path / "store"), pipeline="orders")
     assert entry.epoch == 1
     opened = open_pipeline(str(tmp_path / "store" / "orders"))
@@ -81,7 +77,7 @@ def test_what_cannot_be_adopted_is_refused_and_changes_nothing(spark: SparkSessi
         sw.adopt(tmp_path / "old", store=store, pipeline="orders")
     assert not (tmp_path / "store").exists()
     run(payments(spark, PER_BATCH), tmp_path)
-    run_plain(payments(spark, PER_BATCH), tmp_path)
+    run_plain(payments(spark, PER_BATCH), tmp_path, 1)
     with pytest.raises(sw.Conflict, match=r"\[adopt.not_new\]"):
         sw.adopt(tmp_path / "checkpoint", store=store, pipeline="orders")
 
@@ -95,13 +91,15 @@ def test_a_changed_query_is_refused_with_what_differs_before_anything_is_claimed
     with pytest.raises(sw.Unsupported, match=r"\[query.changed\]") as raised:
         run(rows, tmp_path)
     assert any("source" in line for line in raised.value.details["differences"])
-    fewer = spark.newSession()
-    fewer.conf.set("spark.sql.shuffle.partitions", "3")
-    with pytest.raises(sw.Unsupported, match=r"shuffle.partitions was 2, is 3"):
-        run(payments(fewer, PER_BATCH), tmp_path)
-    assert open_pipeline(str(tmp_path / "store" / "orders")).state.generation == before
-    # Told otherwise, Spark keeps to the number that its state has.
-    run(payments(fewer, 2 * PER_BATCH), tmp_path, accept_changes=True)
+    spark.conf.set("spark.sql.shuffle.partitions", "3")
+    try:
+        with pytest.raises(sw.Unsupported, match=r"shuffle.partitions was 2, is 3"):
+            run(payments(spark, PER_BATCH), tmp_path)
+        assert open_pipeline(str(tmp_path / "store" / "orders")).state.generation == before
+        # Told otherwise, Spark keeps to the number that its state has.
+        run(payments(spark, 2 * PER_BATCH), tmp_path, accept_changes=True)
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
 def test_a_changed_filter_is_no_reason_to_refuse(spark: SparkSession, tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def save(store: Store, cut: Cut, parent: Holdings, settings: Settings) -> tuple[
         micro_batch=cut.micro_batch,
         watermark_ms=cut.watermark_ms,
         pipeline_hash="0" * 64,
+        query=None,
+        rollback=None,
         source_names=list(cut.sources),
         sink_names=[],
         source_offsets=cut.sources,

@@ -22,7 +22,7 @@ ORDER = [
     {"labels"},
     {"checkpointer"},
     {"recovery"},
-    {"retention", "rollback"},
+    {"retention", "rewind"},
     {"inspect"},
     {"incremental"},
     {"spark"},

@@ -17,7 +17,7 @@ from slackwater.inspect.verification import verify
 from slackwater.labels import create_label
 from slackwater.pipeline.rollback import plan_rollback, rollback
 from slackwater.recovery import load_manifest
-from slackwater.rollback import newest_verified
+from slackwater.rewind import newest_verified
 from slackwater.settings import Settings
 from tests.pipelines import Driver, make_pipeline
 

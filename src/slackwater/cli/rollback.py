@@ -10,7 +10,7 @@ from .options import Invocation, make_settings, store_options, url_argument
 from .text import count, format_time, note, plain, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..rollback import RollbackPlan
+    from ..rewind import RollbackPlan
 
 
 @click.command("rollback")
