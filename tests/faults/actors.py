@@ -11,7 +11,7 @@ from slackwater.checkpointer import Attempt, Checkpointer
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats.layout import manifest_key
 from slackwater.formats.manifest import SinkOutput
-from slackwater.formats.records import Label, LiveCheckpoint, Release, State, Unlabel
+from slackwater.formats.records import Label, LiveCheckpoint, Release, State, Unlabel, find_target
 from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.testing.simulated_sink import SimSink
@@ -184,7 +184,7 @@ def roller(scene: Scene) -> Body:
         to_epoch = choose(choose((state.branch[:-1], state.live, undone or state.live))).epoch
         keep = choose(((), (), (), ("left",), SINKS))
         try:
-            rewind.verify_restorable(store, rewind.find_target(state, to_epoch), scene.settings)
+            rewind.verify_restorable(store, find_target(state, to_epoch), scene.settings)
             planned = rewind.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
         except Corrupt as error:
             # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.

@@ -124,9 +124,9 @@ def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
             dawdle(mine.world)
 
     def append_for_another(self: Log, decide: Any, *, generation: int | None = None) -> State:
-        def renamed(state: State) -> Any:
+        def renamed(state: State | None) -> Any:
             change = decide(state)
-            return msgspec.structs.replace(change, generation=state.generation) if change else None
+            return msgspec.structs.replace(change, generation=state.generation) if change and state else None
 
         if not hasattr(mine, "world"):
             return append(self, decide, generation=generation)

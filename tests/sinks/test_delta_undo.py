@@ -240,3 +240,21 @@ def test_a_table_that_appears_while_nothing_is_there_is_undone_too(bench: Bench)
     sink._staging.clear = after_the_commit
     sink.keep(2)
     assert bench.rows() == [] and sink.epoch() == 2
+
+
+@pytest.mark.parametrize("step", ["attempts", "note_undone", "clear"])
+def test_a_fenced_driver_that_sleeps_in_its_undo_deletes_nothing_of_the_next_ones(bench: Bench, step: str) -> None:
+    fenced, newer = bench.sink(), bench.sink()
+    abandoned = new_attempt()
+    bench.stage_by_hand(abandoned, 1)
+    real = getattr(fenced._staging, step)
+
+    def sleep_through_a_run(*args: Any) -> Any:
+        newer.undo(0, 2)
+        bench.fill(newer, 3)
+        return real(*args)
+
+    setattr(fenced._staging, step, sleep_through_a_run)
+    fenced.undo(0, 2)
+    assert bench.rows() == [3] and newer.epoch() == 3
+    assert not [path for path in bench.paths() if abandoned in path and path.endswith(".parquet")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from slackwater.errors import Corrupt, SlackwaterError, Unsupported
-from slackwater.pipeline.sinks import delta_upsert
+from slackwater.pipeline.sinks.delta_table import addition
+from slackwater.pipeline.sinks.descriptors import StagedFile
 
 from .conftest import Bench, new_attempt
 from .test_sink_contract import COMMIT_POINTS
@@ -31,12 +32,14 @@ def table(bench: Bench) -> DeltaTable:
     return DeltaTable(str(bench.root))
 
 
-def stage(bench: Bench, attempt: str, rows: Rows, micro_batch: int = 0, mode: str = "upsert") -> dict[str, Any]:
+def stage(
+    bench: Bench, attempt: str, rows: Mapping[Any, str | None], micro_batch: int = 0, mode: str = "upsert"
+) -> dict[str, Any]:
     values = pa.table({"id": pa.array(list(rows), pa.int64()), "text": pa.array(list(rows.values()), pa.string())})
     return bench.stage_table(attempt, values, micro_batch, mode=mode, key=["id"] if mode == "upsert" else [])
 
 
-def upsert(bench: Bench, epoch: int, rows: Rows, sink: Any = None) -> None:
+def upsert(bench: Bench, epoch: int, rows: Mapping[Any, str | None], sink: Any = None) -> None:
     (sink or bench.sink(key="id")).commit([stage(bench, new_attempt(), rows)], epoch)
 
 
@@ -231,7 +234,7 @@ def test_every_type_survives_being_written_anew(bench: Bench) -> None:
             pa.field("text", pa.string()),
         ]
     )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": 1, "at": 0, "money": None, "deep": {"list": ["a", None], "map": [("k", 0.1)]}, "text": "a"},
         {"id": 2, "at": None, "money": "1.5", "deep": None, "text": None},
         {"id": 3, "at": 1, "money": None, "deep": {"list": None, "map": []}, "text": "ü"},
@@ -260,9 +263,9 @@ def test_files_with_odd_names_are_found_and_removed(bench: Bench) -> None:
     (bench.root / odd).parent.mkdir()
     pq.write_table(pa.table({"id": [7, 8], "text": ["seven", "eight"]}), bench.root / odd)
     theirs = table(bench)
-    action = delta_upsert.addition(
+    action = addition(
         new_attempt(),
-        delta_upsert.StagedFile(path=odd, size_bytes=(bench.root / odd).stat().st_size, rows=2),
+        StagedFile(path=odd, size_bytes=(bench.root / odd).stat().st_size, rows=2),
     )
     theirs.create_write_transaction([action], mode="append", schema=theirs.schema())
     upsert(bench, 2, {7: "SEVEN"})
@@ -301,7 +304,7 @@ def test_memory_grows_with_the_epoch_and_not_with_the_table(bench: Bench) -> Non
 # --- replacing everything
 
 
-def replace(bench: Bench, epoch: int, *frames: Rows) -> None:
+def replace(bench: Bench, epoch: int, *frames: Mapping[Any, str | None]) -> None:
     attempt = new_attempt()
     staged = [stage(bench, attempt, rows, number, "replace") for number, rows in enumerate(frames)]
     bench.sink().commit(staged, epoch)

@@ -43,10 +43,20 @@ def serving(bench: Bench, mode: str, **options: Any) -> DeltaSink:
 def test_each_sink_takes_the_modes_that_it_can_serve(tmp_path: Path) -> None:
     keyed, plain, folder = DeltaSink(tmp_path, key="id"), DeltaSink(tmp_path), FileSink(tmp_path)
     function = FunctionSink(print)
-    served = [(keyed, "update"), (keyed, "append"), (keyed, "complete"), (plain, "append"), (plain, "complete")]
+    served: list[tuple[Sink, str]] = [
+        (keyed, "update"),
+        (keyed, "append"),
+        (keyed, "complete"),
+        (plain, "append"),
+        (plain, "complete"),
+    ]
     for sink, mode in [*served, (folder, "append"), *((function, mode) for mode in ("append", "update", "complete"))]:
         sink.serve(mode)
-    refused = [(plain, "update", 'key="'), (folder, "update", "DeltaSink"), (folder, "complete", "DeltaSink")]
+    refused: list[tuple[Sink, str, str]] = [
+        (plain, "update", 'key="'),
+        (folder, "update", "DeltaSink"),
+        (folder, "complete", "DeltaSink"),
+    ]
     for sink, mode, hint in refused:
         with pytest.raises(Unsupported, match=mode) as caught:
             sink.serve(mode)

@@ -68,8 +68,8 @@ def test_what_cannot_be_adopted_is_refused_and_changes_nothing(spark: SparkSessi
     old = spark.newSession()
     old.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
     frame = old.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().groupBy().count()
-    query = frame.writeStream.format("noop").outputMode("complete")
-    query = query.option("checkpointLocation", str(tmp_path / "old")).trigger(processingTime="0 seconds").start()
+    plain = frame.writeStream.format("noop").outputMode("complete").option("checkpointLocation", str(tmp_path / "old"))
+    query = plain.start()
     while not query.lastProgress or query.lastProgress["batchId"] < 1:
         query.awaitTermination(1)
     query.stop()

@@ -160,14 +160,14 @@ def test_spark_gets_only_so_far_that_it_keeps_the_files_of_an_epoch_that_is_not_
     slow = Slow(sw.FileSink(tmp_path / "out"), "commit", OSError())
     query = trickle.writer(interval_s=HOUR_S).to("files", slow).start()
     epochs = query._coordinator._epochs
-    closer = threading.Thread(target=query.processAllAvailable)
+    closer = threading.Thread(target=query.processAllAvailable, daemon=True)
     closer.start()
     eventually(lambda: len(epochs.closed) == 1)
     trickle.drop(*([n] for n in range(1, 8)))
     eventually(lambda: epochs.newest == 2)
     time.sleep(2)
     assert epochs.newest == 2
-    stopper = threading.Thread(target=query.stop)
+    stopper = threading.Thread(target=query.stop, daemon=True)
     stopper.start()
     time.sleep(0.5)
     gate.set()

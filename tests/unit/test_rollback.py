@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -184,7 +185,7 @@ def test_keeping_a_sink_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_plan_says_what_every_sink_and_source_will_do_and_changes_nothing(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4)
     before = sorted(path.name for path in pipeline.rglob("*"))
-    plan = plan_rollback(str(pipeline), "2", sinks={"totals": Driver.sink_at(tmp_path)})
+    plan = plan_rollback(str(pipeline), "2", sinks={"totals": cast(Any, Driver.sink_at(tmp_path))})
     assert [(sink.name, sink.action, sink.detail) for sink in plan.sinks] == [("totals", "undo", "2 rows")]
     (source,) = plan.sources
     assert source.now != source.then and source.source_type == "rate"

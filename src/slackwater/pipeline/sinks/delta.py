@@ -168,15 +168,14 @@ class DeltaSink(StagingSink):
 
     def _move(self, epoch: int, to_epoch: int | None) -> None:
         """Remember a rollback's epoch, with what it takes back."""
-        store, notes = self._table.target.store, f"{self._staging.home}undone/"
-        note = f"{notes}{epoch:020d}"
+        # Before the look at the table: of a driver that comes after this one, nothing may be deleted.
+        staged = self._staging.attempts()
         with self._lock:
             if self._table.load() is None:
                 # Nothing to remember the epoch in. Who makes the table after this, to commit, misses its staged files;
                 # and what somebody committed before they were deleted has to go, even if we are killed here.
-                store.create(note, b"")
-                self._staging.clear(self._staging.attempts())
-        if any(listed.key == note for listed in store.list(notes)):
+                self._staging.clear(self._staging.note_undone(epoch, staged))
+        if self._staging.was_noted(epoch):
             to_epoch = 0
         self._until_done(lambda: self._move_once(epoch, to_epoch))
 

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...artifacts import in_parallel
 from ...errors import Corrupt, InvalidInput
-from ...formats.ids import parse_checkpoint_id
+from ...formats.ids import CheckpointId, parse_checkpoint_id
 from ...formats.layout import check_path, format_name
 from ...store import Listed, Store
 from .descriptors import Mode, Staged, StagedFile, decode, plain_schema
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 HOME = "_slackwater/"
 _FOOTER_GUESS_BYTES = 64 * 1024
+_MAX_NOTE_BYTES = 16 * 1024 * 1024
 # What is written must mean the same to every reader, whatever the session says about older ones.
 _PARQUET_AS_ALL_READ_IT = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -78,6 +80,20 @@ class Staging:
             with suppress(InvalidInput):
                 found.add(parse_checkpoint_id(listed.key.removeprefix(self._data).partition("/")[0]))
         return sorted(found)
+
+    def note_undone(self, epoch: int, attempts: list[str]) -> list[str]:
+        """Note, once for a rollback's epoch, which attempts it gives up; return what the first note says."""
+        key = f"{self.home}undone/{epoch:020d}"
+        if self._store.create(key, msgspec.json.encode(attempts)):
+            return attempts
+        try:
+            return msgspec.json.decode(self._store.get(key, max_bytes=_MAX_NOTE_BYTES), type=list[CheckpointId])
+        except msgspec.DecodeError as error:
+            raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
+
+    def was_noted(self, epoch: int) -> bool:
+        notes = f"{self.home}undone/"
+        return any(listed.key == f"{notes}{epoch:020d}" for listed in self._store.list(notes))
 
     def clear(self, attempts: Iterable[str]) -> None:
         """Delete the data of these attempts for good: who commits one of them afterwards does not find it."""
