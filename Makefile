@@ -22,11 +22,11 @@ help: ## show this list
 setup: $(STAMP) ## make .venv with everything pinned, and a Java when the machine has none
 	@echo "Ready: try make demo."
 
-demo: $(STAMP) ## kill a pipeline again and again, count what was lost (ARGS=... is passed on)
-	@$(BIN)/python demo/run.py $(ARGS)
+demo: $(STAMP) ## kill a pipeline, flip a bit of its state, count what was lost
+	@$(BIN)/python -m demo.run $(ARGS)
 
-bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=storage)
-	@$(BIN)/python bench/$(or $(SUITE),storage).py $(ARGS)
+bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=storage or pipeline)
+	@$(BIN)/python -m bench.$(or $(SUITE),storage) $(ARGS)
 
 test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some)
 	@$(BIN)/python -m pytest $(ARGS)
