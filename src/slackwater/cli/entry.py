@@ -25,6 +25,7 @@ from .text import note, plain
 INTERRUPTED = 130
 COMMANDS = ("pipelines", "list", "show", "verify", "savepoint", "restore", "rollback", "run")
 _GRACE_S = 2.0
+_untold = threading.Lock()
 
 
 class _Commands(click.Group):
@@ -77,7 +78,7 @@ def main(args: Sequence[str] | None = None) -> int:
         invocation.as_json = invocation.as_json or "--json" in args
         return _refuse(error, invocation)
     except (click.Abort, KeyboardInterrupt):
-        note("interrupted")
+        _tell_interrupted()
         return INTERRUPTED
     except SlackwaterError as error:
         return _fail(error, invocation)
@@ -127,6 +128,12 @@ def _with_address(hint: str | None, url: str | None) -> str | None:
     return re.sub(r"(\bslackwater [a-z ]+ )URL\b", lambda match: match[1] + shlex.quote(url), hint)
 
 
+def _tell_interrupted() -> None:
+    """Say it once, whichever thread comes first: on a busy machine both do."""
+    if _untold.acquire(blocking=False):
+        note("interrupted")
+
+
 def _end_soon_when_interrupted() -> None:
     """See to it that Ctrl-C ends the process even while the store's client waits for an answer in native code."""
     readable, writable = os.pipe()
@@ -136,7 +143,7 @@ def _end_soon_when_interrupted() -> None:
     def watch() -> None:
         os.read(readable, 1)
         time.sleep(_GRACE_S)
-        note("interrupted")
+        _tell_interrupted()
         os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, name="slackwater-interrupt", daemon=True).start()
