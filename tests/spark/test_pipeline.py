@@ -413,7 +413,6 @@ ELSEWHERE = {
     "formats/query.py:_digest",
     "formats/query.py:_stand_in",
     "formats/query.py:_join",
-    "formats/query.py:_operator",
     "formats/records.py:_apply_unlabel",
     "formats/records.py:_corrupt",
 }
