@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-ROW_BYTES = 250  # of state, about, with what RocksDB adds
+ROW_BYTES = 230  # of state, about, with what RocksDB adds
 PARTITIONS = 4
 CHANGED_ROWS = 2_000
 _FILL_ROWS = 200_000
+_SETTLE = 10  # micro-batches, twice, until state lies as it would after a longer life
 _STREAMING = "spark.sql.streaming."
 
 
@@ -62,7 +63,7 @@ class BigState(Ours):
 
 def fill(spark: SparkSession, folder: Path, state_bytes: int) -> int:
     """Make the pipeline in ``folder`` with about so much state, most of it in snapshots; return how much it is."""
-    rows = state_bytes // ROW_BYTES
+    rows = state_bytes // ROW_BYTES - 2 * _SETTLE * CHANGED_ROWS
     steps = -(-rows // _FILL_ROWS)
     # Snapshots come at once, as they would have over a longer life.
     eager = {
@@ -71,8 +72,8 @@ def fill(spark: SparkSession, folder: Path, state_bytes: int) -> int:
         _STREAMING + "stateStore.maintenanceInterval": "500ms",
     }
     _run(BigState(spark, folder, rows // steps, conf=eager), steps)
-    _run(BigState(spark, folder, conf=eager), 10)
-    _run(BigState(spark, folder), 10)
+    _run(BigState(spark, folder, conf=eager), _SETTLE)
+    _run(BigState(spark, folder), _SETTLE)
     size = settlements(folder)[-1].full_bytes
     say(f"filled {folder.name} with {size / 1e6:.0f} MB of state")
     return size

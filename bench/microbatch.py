@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .lines import print_case, say
+from .puts import settlements
 from .workload import Block, Ours, Plain, Shape, Side, run_block
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Before these, code is being compiled and state has not its full size.
-WARM_UP = 25
+WARM_UP = 15
 # Of each block, until the query has read its state again and is in its stride.
 SKIP = 3
 
@@ -49,4 +50,11 @@ def measure(spark: SparkSession, shape: Shape, folder: Path, *, rounds: int, mic
             reference_value=values[peer],
             goal=goal,
             sides={name: round(value, 4) for name, value in values.items()},
+            **({} if case == "cpu" else {"phases_ms": _phases_ms(ours.folder)}),
         )
+
+
+def _phases_ms(folder: Path) -> dict[str, float]:
+    """Tell where the time of our checkpoints went: the median of each phase, from the log."""
+    settled = [s for s in settlements(folder) if s.durations_ms]  # a start that commits an epoch anew has none
+    return {phase: statistics.median(s.durations_ms[phase] for s in settled) for phase in settled[-1].durations_ms}

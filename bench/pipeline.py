@@ -19,6 +19,7 @@ CASES = ("microbatch", "puts", "growth", "recovery")
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    # The empty list is there because argparse checks the default, too.
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="all, unless some are named")
     parser.add_argument("--stores", type=int, nargs="+", default=[8, 64], help="state stores: two a partition")
     parser.add_argument("--rows", type=int, default=10_000, help="rows a micro-batch")
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
         for stores in args.stores:
             shape = Shape(partitions=stores // 2, rows=args.rows)
             # As many as make some ten seconds.
-            count = max(6, 160 // stores)
+            count = max(6, 120 // stores)
             microbatch.measure(spark, shape, folder / f"stores-{stores}", rounds=args.rounds, micro_batches=count)
     if "puts" in cases:
         puts.measure(spark, Shape(partitions=32, rows=args.rows), folder / "puts", micro_batches=4)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 WINDOW_S = 10
+DELAY_WINDOWS = 6  # how many deduplication remembers
 KEYS = 500
 _POLL_S = 0.02
 _PATIENCE_S = 300
@@ -46,11 +47,10 @@ OURS = {key: value for key, value in {**REQUIRED, **RECOMMENDED}.items() if key.
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a query has to do. ``delay_windows`` is how many windows deduplication remembers."""
+    """How much a query has to do."""
 
     partitions: int
     rows: int = 10_000
-    delay_windows: int = 6
 
     @property
     def stores(self) -> int:
@@ -86,7 +86,7 @@ def query(spark: SparkSession, shape: Shape) -> DataFrame:
     return (
         source.options(**options)
         .load()
-        .withWatermark("timestamp", f"{shape.delay_windows * WINDOW_S} seconds")
+        .withWatermark("timestamp", f"{DELAY_WINDOWS * WINDOW_S} seconds")
         .dropDuplicates(["value", "timestamp"])
         .groupBy(F.window("timestamp", f"{WINDOW_S} seconds"), (F.col("value") % KEYS).alias("key"))
         .agg(F.sum("value").alias("total"), F.count("*").alias("rows"))

@@ -12,12 +12,12 @@ from typing import Any
 
 import slackwater as sw
 from slackwater.pipeline.query import PipelineQuery
+from slackwater.testing.jvm import SHORT_LIVED_CONF
 from tests.crash.queries import CATALOGUE, Inputs
 
 PATIENCE_S = 120
 # Spark gives a Python process ten seconds to begin.
 TOO_BUSY = "Python worker failed to connect back"
-FILES = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
 class Pace:
@@ -88,11 +88,7 @@ def main() -> None:
             "spark.sql.session.timeZone": "UTC",
             "spark.ui.enabled": False,
             "spark.ui.showConsoleProgress": False,
-            # A life of seconds is too short for generated code to pay.
-            "spark.sql.codegen.wholeStage": False,
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            # The usual one starts a process or more for each file that it writes, of which there are thousands here.
-            "spark.sql.streaming.checkpointFileManagerClass": f"{FILES}.FileSystemBasedCheckpointFileManager",
+            **SHORT_LIVED_CONF,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot": 2,
             "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
         },

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STREAMING = "spark.sql.streaming."
+_FILES = "org.apache.spark.sql.execution.streaming.checkpointing"
 _RETAIN = _STREAMING + "minBatchesToRetain"
 # While a micro-batch runs, Spark keeps this many fewer committed ones whole than it is told to.
 _RETAIN_MARGIN = 3
@@ -33,6 +34,8 @@ RECOMMENDED = {
     _STREAMING + "stateStore.maintenanceInterval": "10s",
     # Slackwater has SHA-256 of every file; Spark's own checksum files would only double their number.
     _STREAMING + "checkpoint.fileChecksum.enabled": "false",
+    # On a local disk the usual one starts a chmod for each file, which is a quarter of a small micro-batch.
+    _STREAMING + "checkpointFileManagerClass": f"{_FILES}.FileSystemBasedCheckpointFileManager",
     # Stopping a query inside foreachBatch unwinds a deep stack.
     "spark.driver.extraJavaOptions": "-Xss16m",
     # The local JVM has no business on other interfaces.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,9 @@ from pyspark.sql.types import StructType
 
 from ..errors import InvalidInput
 from . import payments as p
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SCHEMA = "id bigint, merchant string, amount_cents bigint, at timestamp"
 _ARROW_SCHEMA = pa.schema(
@@ -53,17 +56,31 @@ def record_batch(start: int, end: int) -> pa.RecordBatch:
     lateness_ms = p.LATE_BY_MS + p.draw(row, p.LATENESS, p.LATE_BY_MS).astype(np.int64)
     jitter_ms = p.draw(row, p.JITTER, 2 * p.JITTER_MS + 1).astype(np.int64) - p.JITTER_MS
     at_ms = p.EPOCH_MS + ids * p.STEP_MS + np.where(late, -lateness_ms, jitter_ms)
-    columns = [ids, pa.array(p.MERCHANTS).take(pa.array(merchant)), amount_cents, at_ms * 1_000]
-    arrays = [pa.array(column).cast(field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+    return _table(ids, merchant, amount_cents, at_ms)
 
 
 def flush_batch(rows: int) -> pa.RecordBatch:
     """Make the one-row batch that ends a run of ``rows``."""
     last = p.flush(rows)
-    columns = [[last.id], [last.merchant], [last.amount_cents], [last.at_ms * 1_000]]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, _ARROW_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+    values = (last.id, p.MERCHANTS.index(last.merchant), last.amount_cents, last.at_ms)
+    return _table(*(np.array([value]) for value in values))
+
+
+def _table(
+    ids: NDArray[Any], merchant: NDArray[Any], amount_cents: NDArray[Any], at_ms: NDArray[Any]
+) -> pa.RecordBatch:
+    """Put columns of numbers together; ``merchant`` is the place in the list of merchants."""
+    names = "".join(p.MERCHANTS).encode()
+    ends = np.cumsum([0, *map(len, p.MERCHANTS)], dtype=np.int32)
+    merchants = pa.StringArray.from_buffers(len(p.MERCHANTS), pa.py_buffer(ends), pa.py_buffer(names))
+    arrays = [_numbers(ids), merchants.take(_numbers(merchant)), _numbers(amount_cents), _numbers(at_ms * 1_000)]
+    columns = [array.cast(field.type) for array, field in zip(arrays, _ARROW_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=_ARROW_SCHEMA)
+
+
+def _numbers(values: NDArray[Any]) -> pa.Array:
+    # pa.array() imports pandas, which costs each Python worker of Spark a second.
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values.astype(np.int64))])
 
 
 class Span(InputPartition):
