@@ -10,11 +10,10 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
 from demo import judge
 from demo.bit import flip
+from demo.lines import say
 from demo.lives import Life, Sizes, live
 from slackwater.errors import Corrupt
 from slackwater.formats import batch
@@ -75,31 +74,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 def play(console: Console, folder: Path, sizes: Sizes) -> Outcome:
     """Damage the pipeline's head, start it, and start it again with the option that lets it fall back."""
-
-    def say(line: str) -> None:
-        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
-
     url = folder / "store" / "payments"
     victim = find_victim(url)
     flip(url / victim.key, victim.at)
-    say(f"one bit is flipped in {victim.file}, stored in {victim.key}")
+    say(console, f"one bit is flipped in {victim.file}, stored in {victim.key}")
     with console.status("start"):
         outcome = Outcome(victim=victim, refused=live(folder, sizes))
     if not outcome.stopped:
-        say(f"start: exit code {outcome.refused.exit_code}, and no refusal that names the object")
+        say(console, f"start: exit code {outcome.refused.exit_code}, and no refusal that names the object")
         console.print(outcome.refused.last_words, style="red", markup=False)
         return outcome
-    say(f"start: exit code {outcome.refused.exit_code}, [{outcome.code}] {outcome.error['message']}")
+    say(console, f"start: exit code {outcome.refused.exit_code}, [{outcome.code}] {outcome.error['message']}")
     plan = ask_for_plan(url)
-    say(f"slackwater rollback URL --to {NEWEST_VERIFIED}: from epoch {plan['head_epoch']} to {plan['to_epoch']}")
+    way = f"from epoch {plan['head_epoch']} to {plan['to_epoch']}"
+    say(console, f"slackwater rollback URL --to {NEWEST_VERIFIED}: {way}")
     for sink in plan["sinks"]:
-        say(f"    {sink['name']}: {sink['action']} {sink['detail']}")
+        say(console, f"    {sink['name']}: {sink['action']} {sink['detail']}")
     with console.status("start with fallback"):
         resumed = live(folder, sizes, fallback=True)
     outcome = msgspec.structs.replace(outcome, resumed=resumed)
     say(
+        console,
         f'start with .option("fallback", "{NEWEST_VERIFIED}"): rolled back to epoch {outcome.to_epoch}, '
-        f"{resumed.epochs} epochs more, exit code {resumed.exit_code}"
+        f"{resumed.epochs} epochs more, exit code {resumed.exit_code}",
     )
     if resumed.exit_code != 0:
         console.print(resumed.last_words, style="red", markup=False)

@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from rich.console import Console
 from rich.table import Table
 
-from slackwater.pipeline.sinks.files import read_committed
+from slackwater import read_committed
 from slackwater.testing.oracle import Comparison, compare, counts, expected_totals
 
 

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 import slackwater as sw
+from slackwater.testing.jvm import SHORT_LIVED_CONF
 from slackwater.testing.payments_stream import totals
 
 
@@ -27,9 +28,7 @@ def main() -> None:
         conf={
             "spark.sql.shuffle.partitions": 2,
             "spark.ui.enabled": False,
-            # A life of seconds is too short for generated code to pay.
-            "spark.sql.codegen.wholeStage": False,
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            **SHORT_LIVED_CONF,
             "spark.sql.streaming.stateStore.minDeltasForSnapshot": 4,
             "spark.sql.streaming.stateStore.maintenanceInterval": "2s",
         },

@@ -17,9 +17,10 @@ from pyspark.sql import functions as F
 from demo.bit import flip
 from demo.unnoticed import Outcome
 from slackwater.spark.java import ensure_java
-from slackwater.testing.oracle import Comparison, Key, Total, compare
+from slackwater.testing.jvm import SHORT_LIVED_CONF
+from slackwater.testing.oracle import Key, Total, compare
 from slackwater.testing.payments import STEP_MS, WINDOW_MS, payment
-from slackwater.testing.payments_stream import record_batch
+from slackwater.testing.payments_stream import SCHEMA, record_batch
 
 DAY_MS = 86_400_000
 TUESDAY = DAY_MS // STEP_MS  # the sequence number of its first payment
@@ -50,7 +51,7 @@ def play(folder: Path, payments: int) -> Outcome:
     except Exception as raised:
         error = str(raised).splitlines()[0]
     after_without_flip = run(spark, inbox, sound)
-    expected = expected_totals(payments)
+    expected = closed_totals(payments)
     written = read(spark, damaged / "totals")
     found, control = compare(expected, written), compare(expected, read(spark, sound / "totals"))
     return Outcome(
@@ -64,14 +65,10 @@ def play(folder: Path, payments: int) -> Outcome:
         expected=len(expected),
         written=len(written),
         lost=len(found.lost),
-        surplus=surplus(found),
+        surplus=found.surplus,
         lost_without_flip=len(control.lost),
-        surplus_without_flip=surplus(control),
+        surplus_without_flip=control.surplus,
     )
-
-
-def surplus(found: Comparison) -> int:
-    return len(found.repeated) + len(found.wrong) + len(found.unexpected)
 
 
 def session() -> SparkSession:
@@ -86,9 +83,7 @@ def session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A life of seconds is too short for generated code to pay.
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        **SHORT_LIVED_CONF,
     }
     spark = SparkSession.builder.appName("plain").master("local[2]").config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -102,9 +97,8 @@ def put_day(file: Path, first: int, rows: int) -> None:
 
 def totals(spark: SparkSession, inbox: Path) -> DataFrame:
     """Total by merchant and ten-minute window; a payment may come a day late."""
-    schema = "id bigint, merchant string, amount_cents bigint, at timestamp"
     return (
-        spark.readStream.schema(schema)
+        spark.readStream.schema(SCHEMA)
         .parquet(str(inbox))
         .withWatermark("at", f"{DAY_MS} milliseconds")
         .groupBy(F.window("at", f"{WINDOW_MS} milliseconds").alias("window"), "merchant")
@@ -145,7 +139,7 @@ def read(spark: SparkSession, path: Path) -> list[tuple[int, str, int, int]]:
     ]
 
 
-def expected_totals(a_day: int) -> dict[Key, Total]:
+def closed_totals(a_day: int) -> dict[Key, Total]:
     """Compute, apart from Spark, the totals of each window that Tuesday's newest payment closes."""
     totals: dict[Key, Total] = {}
     paid = [payment(first + i) for first in (0, TUESDAY) for i in range(a_day)]

@@ -85,7 +85,7 @@ def side_by_side(spark: unnoticed.Outcome, ours: damaged.Outcome, expected: int)
     table = Table("", f"plain Spark {spark.spark}", "Slackwater", title="One flipped bit in a state file")
     verdicts = ours.verdicts.values()
     lost = sum(len(found.lost) for found in verdicts)
-    surplus = sum(len(found.repeated) + len(found.wrong) + len(found.unexpected) for found in verdicts)
+    surplus = sum(found.surplus for found in verdicts)
     stopped = "stopped, and named it" if ours.stopped else "DID NOT NAME IT"
     table.add_row("error", spark.error or "none", f"{ours.code}, exit code {ours.refused.exit_code}")
     table.add_row("over the damaged file", "stopped" if spark.error else "went on", stopped)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.padding import Padding
-from rich.text import Text
 
+from demo.lines import say
 from slackwater.testing.jvm import quick_start
 
 # The release that is known to lose rows over the bit without an error: it must, or the demo shows nothing. Should
@@ -85,4 +84,4 @@ def _tell(console: Console, outcome: Outcome) -> None:
         f"the same from a copy without the flip: {outcome.lost_without_flip} are gone; Spark counts "
         f"{outcome.state_rows_without_flip}",
     ):
-        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+        say(console, line)

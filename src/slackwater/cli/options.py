@@ -60,11 +60,16 @@ def make_settings(timeout_s: float) -> Settings:
     return Settings(total_timeout_s=timeout_s, request_timeout_s=min(timeout_s, 30.0))
 
 
+def remember_url(url: str) -> None:
+    """Let a hint name the pipeline that this command is about."""
+    click.get_current_context().ensure_object(Invocation).url = url
+
+
 def open_pipeline(url: str, timeout_s: float) -> Pipeline:
     """Open the pipeline that a command names."""
     from ..inspect import pipelines  # noqa: PLC0415
 
-    click.get_current_context().ensure_object(Invocation).url = url
+    remember_url(url)
     return pipelines.open_pipeline(url, make_settings(timeout_s))
 
 

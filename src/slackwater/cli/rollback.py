@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Invocation, make_settings, store_options, url_argument
-from .text import count, format_time, note, plain, print_fields, print_json, print_table
+from .options import make_settings, remember_url, store_options, url_argument
+from .text import count, format_offsets, format_time, note, plain, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from ..rewind import RollbackPlan
@@ -40,7 +40,7 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
     """
     from ..pipeline.rollback import plan_rollback, rollback  # noqa: PLC0415
 
-    click.get_current_context().ensure_object(Invocation).url = url
+    remember_url(url)
     act = rollback if yes else plan_rollback
     plan = act(url, to, keep=keep, settings=make_settings(timeout_s))
     acted = yes and not plan.done
@@ -77,13 +77,14 @@ def _print(plan: RollbackPlan) -> None:
     print_table(
         ["SOURCE", "TYPE", "STANDS AT", "READ AGAIN FROM"],
         [
-            [source.name, source.source_type, _pairs(source.now) if source.now else "unknown", _pairs(source.then)]
+            [
+                source.name,
+                source.source_type,
+                format_offsets(source.now) if source.now else "unknown",
+                format_offsets(source.then),
+            ]
             for source in plan.sources
         ],
     )
     for sink in plan.refused:
         note(plain(f"refused: the sink {sink.name}; --keep {sink.name} leaves its rows as they are"))
-
-
-def _pairs(offsets: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in offsets.items())

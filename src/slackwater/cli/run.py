@@ -17,10 +17,10 @@ import click
 
 from .. import errors
 from ..errors import InvalidInput, SlackwaterError
+from .entry import INTERRUPTED
 from .options import json_option
 from .text import note, print_json
 
-_INTERRUPTED = 130
 _WRAPPED = re.compile(r"slackwater\.[\w.]*?(\w+): \[([a-z0-9_]+(?:\.[a-z0-9_]+)+)\] (.*?)(?: \(hint: (.*)\))?$", re.M)
 _STOPPING = "pipeline.stopping"
 
@@ -93,7 +93,7 @@ def _run(path: str, args: tuple[str, ...], stop: _Stop) -> int:
             query.stop()
     failure = failure or stop.result()
     if stop.signal is not None and (failure is None or _was_asked_for(failure)):
-        return _INTERRUPTED if stop.signal == signal.SIGINT else 0
+        return INTERRUPTED if stop.signal == signal.SIGINT else 0
     if failure is not None:
         return _report(failure, path)
     return code
@@ -158,7 +158,7 @@ class _Stop:
             raise KeyboardInterrupt
         if self.signal is not None:
             note("ended at once; the next start recovers")
-            os._exit(_INTERRUPTED)
+            os._exit(INTERRUPTED)
         self.signal = number
         self._thread = threading.Thread(target=self._stop, name="slackwater-stop", daemon=True)
         self._thread.start()
@@ -195,7 +195,7 @@ def _report(failure: BaseException, path: str) -> int:
     if trace is None:
         raise failure
     traceback.print_exception(failure.with_traceback(trace))
-    return _INTERRUPTED if isinstance(failure, KeyboardInterrupt) else 1
+    return INTERRUPTED if isinstance(failure, KeyboardInterrupt) else 1
 
 
 def _typed(failure: BaseException) -> SlackwaterError | None:

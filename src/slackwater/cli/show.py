@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import at_option, open_pipeline, resolve, store_options, url_argument
-from .text import count, format_age, format_size, format_time, print_fields, print_json, print_table
+from .text import count, format_age, format_offsets, format_size, format_time, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from ..inspect.checkpoints import CheckpointDetail, CheckpointSummary
@@ -62,10 +62,7 @@ def _print(detail: CheckpointDetail) -> None:
     )
     _section(
         ["SOURCE", "TYPE", "OFFSETS"],
-        [
-            [name, source["source_type"], ", ".join(f"{key} {value}" for key, value in source["offsets"].items())]
-            for name, source in detail.sources.items()
-        ],
+        [[name, source["source_type"], format_offsets(source["offsets"])] for name, source in detail.sources.items()],
     )
     _section(
         ["OPERATOR", "STORE", ">PARTITIONS", "KIND", ">SIZE"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -101,6 +101,15 @@ def format_age(at_ms: int, now_ms: int | None = None) -> str:
         if seconds >= size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def format_offsets(offsets: Mapping[str, str]) -> str:
+    """Format where a source stands.
+
+    >>> format_offsets({"orders-0": "120", "orders-1": "97"})
+    'orders-0 120, orders-1 97'
+    """
+    return ", ".join(f"{name} {value}" for name, value in offsets.items())
 
 
 def count(number: int, noun: str) -> str:

@@ -1,1 +1,1 @@
-"""What the demo, the crash tests and the benchmarks run on: a known workload with its known result."""
+"""What the demo and the tests run on: a known workload with its known result, and a simulated world."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+# Settings of Spark: generated code would take longer to compile than it saves.
+SHORT_LIVED_CONF = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 

@@ -32,7 +32,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def exact(self) -> bool:
         """Whether every expected row is there once, with the right values, with nothing besides."""
-        return not (self.lost or self.repeated or self.wrong or self.unexpected)
+        return not (self.lost or self.surplus)
+
+    @property
+    def surplus(self) -> int:
+        """How many rows there are that should not be there, or not so."""
+        return len(self.repeated) + len(self.wrong) + len(self.unexpected)
 
 
 def expected_totals(rows: int) -> dict[Key, Total]:

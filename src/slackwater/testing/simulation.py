@@ -6,12 +6,11 @@ who makes the next one. The same seed gives the same trace.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
 from random import Random
 
-from ..errors import Conflict, Corrupt, NotFound, Unavailable
+from ..errors import Conflict, NotFound, Unavailable
 from ..store import Listed, Listing, Names, Requests
 
 
@@ -257,14 +256,3 @@ class SimWorld:
     def checkpoint_id(self) -> str:
         bits = f"{self._sim.random.getrandbits(128):032x}"
         return f"{bits[:8]}-{bits[8:12]}-7{bits[13:16]}-8{bits[17:20]}-{bits[20:]}"
-
-
-def encode_delta(rows: list[int], parent: str | None) -> bytes:
-    return json.dumps({"rows": rows, "parent": parent}).encode()
-
-
-def decode_delta(data: bytes) -> tuple[list[int], str | None]:
-    document = json.loads(data)
-    if not isinstance(document, dict):
-        raise Corrupt("not a simulated delta", code="simulation.malformed")
-    return document["rows"], document["parent"]

@@ -1,0 +1,85 @@
+"""What users set, call and read has its row in docs/options.md, with the defaults and bounds of the code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import slackwater as sw
+from slackwater.pipeline.metrics import serve
+from slackwater.pipeline.options import OPTIONS, SETTINGS
+from slackwater.pipeline.progress import Progress
+from slackwater.settings import Settings
+from slackwater.store import Requests
+from slackwater.world import RealWorld
+
+ROOT = Path(__file__).parents[2]
+UNITS = {"MiB": 1024**2, "KiB": 1024}
+
+
+def rows(section: str) -> dict[str, list[str]]:
+    """Read the table of a section: what is named in the first column → the other columns."""
+    text = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    (body,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^\| `([^`]+)` \|(.*)\|$", body, re.MULTILINE)
+    assert len(found) == len(dict(found)), "a name has two rows"
+    return {name: [cell.strip() for cell in cells.split("|")] for name, cells in found}
+
+
+def write(field: msgspec.inspect.Field) -> list[str]:
+    """Write the default and the bounds of a setting as the page has them."""
+    kind: Any = field.type
+
+    def say(number: float) -> str:
+        for unit, size in UNITS.items():
+            if field.name.endswith("_bytes") and number >= size:
+                return f"{number / size:.15g} {unit}"
+        return f"{number:.15g}"
+
+    return [say(field.default), say(kind.ge) if kind.gt is None else f"above {say(kind.gt)}", say(kind.le)]
+
+
+def test_every_option_has_its_row():
+    assert rows("Options").keys() == OPTIONS - SETTINGS | {"store.NAME"}
+
+
+def test_every_setting_has_its_row_with_its_default_and_bounds():
+    settings: Any = msgspec.inspect.type_info(Settings)
+    documented = {name: cells[:3] for name, cells in rows("Settings").items()}
+    assert documented == {field.name: write(field) for field in settings.fields}
+
+
+def test_every_public_call_has_its_row_with_all_its_arguments():
+    public = [getattr(sw, name) for name in sw.__all__]
+    calls = [each for each in public if not (isinstance(each, type) and issubclass(each, Exception))]
+    said = [f"sw.{call.__name__}({', '.join(inspect.signature(call).parameters)})" for call in calls]
+    assert sorted(rows("In Python")) == sorted(said)
+
+
+def test_every_key_of_the_progress_has_its_row():
+    told = Progress(RealWorld(), None, Requests(), lambda: 0).describe(None)
+    assert list(rows("Progress")) == list(told)
+
+
+def test_every_metric_has_its_row_with_its_kind():
+    endpoint = serve(0, "orders")
+    try:
+        families = list(endpoint._server.collect())
+    finally:
+        endpoint.close()
+    served = {f.name + "_total" * (f.type == "counter"): f.type for f in families}
+    assert {name: cells[0] for name, cells in rows("Metrics").items()} == served
+
+
+def test_the_page_can_be_found():
+    assert "(docs/options.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("section", ["Options", "Settings", "In Python", "Progress", "Metrics"])
+def test_every_row_says_something(section):
+    assert all(cells[-1] for cells in rows(section).values())
