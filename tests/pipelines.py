@@ -6,7 +6,7 @@ import hashlib
 import json
 import struct
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from slackwater import recovery
-from slackwater.artifacts import Holdings
 from slackwater.checkpointer import Attempt, Checkpointer
-from slackwater.errors import Corrupt, NotFound
+from slackwater.errors import Corrupt
+from slackwater.fallback import recover
 from slackwater.formats.layout import format_name
 from slackwater.formats.manifest import SinkOutput
 from slackwater.log import Log
@@ -113,7 +113,14 @@ class Driver:
     """
 
     def __init__(
-        self, root: Path, *, name: str = "orders", keep_last: int = 10, sinks: Iterable[str] = ("totals",), **given: Any
+        self,
+        root: Path,
+        *,
+        name: str = "orders",
+        keep_last: int = 10,
+        sinks: Iterable[str] = ("totals",),
+        dropped: Collection[str] = (),
+        fallback: bool = False,
     ) -> None:
         self.settings = msgspec.structs.replace(SETTINGS, keep_last=keep_last)
         self.pipeline, self.world = root / "store" / format_name(name), SteppedWorld()
@@ -123,17 +130,22 @@ class Driver:
         self.claimed = recovery.claim(
             self.store, self.log, self.world, pipeline=name, driver="test:1", sinks=self.sinks
         )
-        head = recovery.redrive(self.store, self.log, self.claimed.state, self.sinks, **given)
-        self.references = References(self.store, self.settings)
-        with suppress(Corrupt, NotFound):  # as a start does when an older manifest is damaged
-            sweep(self.store, self.claimed.state, self.claimed.survey, self.sinks, self.references)
         first = self.claimed.state.generation == 1
         folder = root / "work" / (format_name(name) + ("" if first else f"-{self.claimed.state.generation}"))
-        holdings: Holdings = {}
-        self.micro_batch = -1
-        if head is not None:
-            holdings = hydrate(self.store, head.manifest, folder, self.settings)
-            self.micro_batch = head.manifest.micro_batch
+        head, holdings = recover(
+            self.store,
+            self.log,
+            self.world,
+            self.settings,
+            self.sinks,
+            hydrate=lambda manifest: hydrate(self.store, manifest, folder, self.settings),
+            dropped=dropped,
+            fallback=(lambda damage, target: None) if fallback else None,
+        ) or (None, {})
+        self.references = References(self.store, self.settings)
+        with suppress(Corrupt):  # as a start does when an older manifest is damaged
+            sweep(self.store, self.log, self.claimed, self.sinks, self.references)
+        self.micro_batch = head.manifest.micro_batch if head else -1
         self.work = SparkDirectory(folder, self.micro_batch)
         self.checkpointer = Checkpointer(
             store=self.store,
@@ -161,7 +173,8 @@ class Driver:
         outputs = {name: sink.stage(attempt, f"rows of {self.micro_batch}") for name, sink in self.sinks.items()}
         cut = capture(self.work.root, self.micro_batch, ["rate"])
         self.checkpointer.checkpoint(cut, Attempt(checkpoint_id=attempt, outputs=outputs))
-        self.checkpointer.note_deleted(delete_retired(self.store, self.checkpointer.state, self.references))
+        gone = delete_retired(self.store, self.log, self.checkpointer.generation, self.references)
+        self.checkpointer.note_deleted(gone)
 
 
 def make_pipeline(

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from .pipeline.adopt import adopt
     from .pipeline.rollback import plan_rollback, rollback
     from .pipeline.sinks.delta import DeltaSink
-    from .pipeline.sinks.files import FileSink, read_committed
+    from .pipeline.sinks.files import FileSink
+    from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
     from .pipeline.writer import writeStream
     from .spark.session import session
@@ -44,7 +45,7 @@ _LAZY = {
     "FunctionSink": ".pipeline.sinks.function",
     "adopt": ".pipeline.adopt",
     "plan_rollback": ".pipeline.rollback",
-    "read_committed": ".pipeline.sinks.files",
+    "read_committed": ".pipeline.sinks.files_reader",
     "rollback": ".pipeline.rollback",
     "session": ".spark.session",
     "writeStream": ".pipeline.writer",

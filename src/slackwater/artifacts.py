@@ -128,13 +128,23 @@ def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, 
     # A file that went in and is not in the manifest would restore as an empty partition: refuse to go on.
     if lost := sources.keys() - holdings.keys() - inline.keys():
         raise Corrupt(f"{len(lost)} captured files were not stored, {min(lost)} among them", code="artifact.lost")
-    stored = _describe(cut, holdings, inline, sources)
-    new_bytes = sum(entry.size_bytes for entry in stored.objects if f"/{checkpoint_id}/" in entry.key)
+    operators, files, objects = _describe(cut, holdings, inline)
     placed = [file.size_bytes for file in new if file.group is not None]
-    return msgspec.structs.replace(stored, new_bytes=new_bytes, new_files=len(placed), new_file_bytes=sum(placed))
+    return Stored(
+        operators=operators,
+        files=files,
+        objects=objects,
+        total_size_bytes=sum(file.size_bytes for file in sources.values()),
+        new_bytes=sum(stored.size_bytes for stored in objects if f"/{checkpoint_id}/" in stored.key),
+        new_files=len(placed),
+        new_file_bytes=sum(placed),
+        holdings=holdings,
+    )
 
 
-def _describe(cut: Cut, holdings: dict[str, Held], inline: dict[str, bytes], sources: dict[str, CutFile]) -> Stored:
+def _describe(
+    cut: Cut, holdings: dict[str, Held], inline: dict[str, bytes]
+) -> tuple[dict[str, Operator], list[File], list[Object]]:
     objects = sorted({held.object.key: held.object for held in holdings.values()}.items())
     numbers = {key: number for number, (key, _) in enumerate(objects)}
 
@@ -180,16 +190,7 @@ def _describe(cut: Cut, holdings: dict[str, Held], inline: dict[str, bytes], sou
         )
         for op in cut.operators
     }
-    return Stored(
-        operators=operators,
-        files=[describe(file) for file in cut.files],
-        objects=[entry for _, entry in objects],
-        total_size_bytes=sum(file.size_bytes for file in sources.values()),
-        new_bytes=0,
-        new_files=0,
-        new_file_bytes=0,
-        holdings=holdings,
-    )
+    return operators, [describe(file) for file in cut.files], [stored for _, stored in objects]
 
 
 def _read(file: CutFile) -> bytes:

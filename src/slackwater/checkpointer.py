@@ -8,7 +8,7 @@ put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -131,7 +131,7 @@ class Checkpointer:
         reach("append.after")
         clock.lap("append")
         self._holdings = stored.holdings
-        self._settlement = commit_sinks(document, self._sinks)
+        self._settlement = drive_sinks(document, self._sinks)
         clock.lap("commit")
         self._store.put(LATEST, attempt.checkpoint_id.encode())
         reach("latest.after")
@@ -165,10 +165,7 @@ class Checkpointer:
         """End this generation on record; a sink that could not commit the newest epoch is named with the reason."""
         settled = failure.settlement if failure else self._settlement
         reach("release.before")
-        self._log.append(
-            lambda state: Release(generation=self.generation, settled=settled, deleted=self._deleted),
-            generation=self.generation,
-        )
+        release(self._log, self.generation, settled, self._deleted)
         reach("release.after")
 
     def _draw_up(self, cut: Cut, attempt: Attempt, stored: Stored) -> Manifest:
@@ -187,7 +184,7 @@ class Checkpointer:
             query=self._query,
             rollback=None,
             source_names=list(cut.sources),
-            sink_names=list(attempt.outputs),
+            sink_names=list(self._sinks),
             source_offsets=cut.sources,
             sinks=attempt.outputs,
             operators=stored.operators,
@@ -217,19 +214,27 @@ class Checkpointer:
         self._settlement, self._deleted = None, []
 
 
+def release(log: Log, generation: int, settled: Settlement | None = None, deleted: Iterable[int] = ()) -> None:
+    """End a generation on record, and say how the newest epoch was settled if that is news."""
+    change = Release(generation=generation, settled=settled, deleted=list(deleted))
+    log.append(lambda _state: change, generation=generation)
+
+
 class SinkFailed(SlackwaterError):
-    """A sink did not commit an epoch that counts; the next start drives it again."""
+    """A sink did not commit an epoch that counts, or not undo what it undoes; the next start drives it again."""
 
     @classmethod
-    def because(cls, cause: Exception, name: str, settled: Settlement) -> SinkFailed:
+    def because(cls, cause: Exception, document: Manifest, name: str, statuses: dict[str, SinkStatus]) -> SinkFailed:
         # Only our own words go on record: a foreign message may hold credentials.
         reason = str(cause) if isinstance(cause, SlackwaterError) else type(cause).__name__
-        status = SinkStatus(status="Failed", reason=reason[:MAX_REASON])
+        undo = document.rollback
+        what = f"follow the rollback to epoch {undo.to_epoch}" if undo else f"commit epoch {document.epoch}"
+        failed = SinkStatus(status="Failed", reason=reason[:MAX_REASON])
         return cls(
-            f"the sink {name!r} did not commit epoch {settled.epoch}: {reason}",
+            f"the sink {name!r} did not {what}: {reason}",
             code="sink.commit_failed",
-            hint="mend the cause and start again: the epoch counts, and the start commits it first",
-            settlement=msgspec.structs.replace(settled, sinks={**settled.sinks, name: status}),
+            hint="mend the cause and start again: the epoch counts, and the start drives it into the sink first",
+            settlement=_settlement(document, {**statuses, name: failed}),
             exit_code=getattr(cause, "exit_code", 1),
         )
 
@@ -242,32 +247,37 @@ class SinkFailed(SlackwaterError):
         return cast(Settlement, self.details["settlement"])
 
 
-def commit_sinks(document: Manifest, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()) -> Settlement:
-    """Commit the epoch in every sink, one after the other, or undo what a rollback undoes; again does nothing."""
-    settled = Settlement(
-        epoch=document.epoch,
-        sinks={name: SinkStatus(status="Pending") for name in document.sinks},
-        durations_ms={},
-        requests={},
-        new_bytes=0,
-        full_bytes=0,
-    )
-    for name, output in document.sinks.items():
-        if name not in sinks and name in dropped:
-            settled.sinks[name] = SinkStatus(status="Dropped", reason="the user gave its output up")
+def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Settlement:
+    """Commit the epoch in every sink, one after the other, or undo what a rollback undoes; again does nothing.
+
+    A sink of the manifest that is not here was given up by the user.
+    """
+    names, rollback = list(document.sinks), document.rollback
+    if rollback is not None:
+        # A sink that no manifest of the branch names any more may have rows of an undone epoch all the same.
+        names += [name for name in sinks if name not in names and sinks[name].epoch() > rollback.to_epoch]
+    statuses = dict.fromkeys(names, SinkStatus(status="Pending"))
+    for name in names:
+        if name not in sinks:
+            statuses[name] = SinkStatus(status="Dropped", reason="the user gave its output up")
             continue
         try:
-            if document.rollback is None:
-                sinks[name].commit(output.descriptors, document.epoch)
+            if rollback is None:
+                sinks[name].commit(document.sinks[name].descriptors, document.epoch)
             else:
-                undo_sink(sinks[name], document.rollback, name, document.epoch)
+                undo_sink(sinks[name], rollback, name, document.epoch)
             reach("commit.after")
-        except Conflict:
-            raise
+        except Conflict as error:
+            message, details = f"the sink {name!r}: {error.message}", {**error.details, "sink": name}
+            raise Conflict(message, code=error.code, hint=error.hint, **details) from error
         except Exception as error:
-            raise SinkFailed.because(error, name, settled) from error
-        settled.sinks[name] = SinkStatus(status="Committed")
-    return settled
+            raise SinkFailed.because(error, document, name, statuses) from error
+        statuses[name] = SinkStatus(status="Committed")
+    return _settlement(document, statuses)
+
+
+def _settlement(document: Manifest, statuses: dict[str, SinkStatus]) -> Settlement:
+    return Settlement(epoch=document.epoch, sinks=statuses, durations_ms={}, requests={}, new_bytes=0, full_bytes=0)
 
 
 def undo_sink(sink: CommittingSink, rollback: RolledBack, name: str, epoch: int) -> None:

@@ -44,7 +44,10 @@ class Disk:
         self._folders_lock = threading.Lock()
 
     def get(self, key: str, offset: int, size: int | None, admit: Callable[[int], int]) -> bytes:
-        """Read from ``offset`` as many bytes as ``admit`` says when told the object's size."""
+        """Read from ``offset`` as many bytes as ``admit`` says when told the object's size.
+
+        ``size`` is for servers, which must be asked for a range before they tell it.
+        """
         try:
             with self._folder_of(key) as (folder, name):
                 file = os.open(name, _READ, dir_fd=folder)

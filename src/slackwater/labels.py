@@ -9,7 +9,7 @@ from .errors import InvalidInput, NotFound
 from .formats.records import Label, LiveCheckpoint, Savepoint, State, Unlabel
 from .log import Log
 
-LATEST = "latest"
+LATEST_REF = "latest"
 MAX_LABEL = 100
 _MIN_PREFIX = 4
 _MAX_CANDIDATES = 10
@@ -28,7 +28,7 @@ def resolve(state: State, ref: str) -> LiveCheckpoint:
         raise NotFound(
             "the pipeline has no checkpoint yet", code="checkpoint.none", hint="start it: a micro-batch makes one"
         )
-    if ref == LATEST:
+    if ref == LATEST_REF:
         return state.head
     if ref.startswith("@"):
         return _resolve_time(state, ref)
@@ -96,7 +96,7 @@ def check_label(label: str) -> str:
         else "a label has no control or invisible characters" if not label.isprintable()
         else "a label does not begin with @, which begins a time" if label.startswith("@")
         else "a number would be taken for an epoch" if label.isdigit()
-        else "latest is the newest checkpoint's own name" if label.lower() == LATEST
+        else "latest is the newest checkpoint's own name" if label.lower() == LATEST_REF
         else "it looks like a checkpoint's id" if "-" in label and _ID_PREFIX.fullmatch(label.lower())
         else None
     )  # fmt: skip
@@ -123,7 +123,7 @@ def get_label(state: State | None, label: str) -> Savepoint:
     return savepoint
 
 
-def create_label(log: Log, label: str, ref: str = LATEST) -> Savepoint:
+def create_label(log: Log, label: str, ref: str = LATEST_REF) -> Savepoint:
     """Give the checkpoint that ``ref`` names a label, so that retention keeps it."""
     check_label(label)
 

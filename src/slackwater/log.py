@@ -8,7 +8,7 @@ from typing import cast
 
 from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from .formats import records
-from .formats.layout import LOG, RecordKey, parse_key, record_key
+from .formats.layout import LOG, record_key, record_numbers
 from .formats.records import Change, Record, State
 from .settings import Settings
 from .store import Store
@@ -124,12 +124,4 @@ class Log:
 
     def _highest_after(self, number: int) -> int | None:
         listed = self._store.list(LOG, after=record_key(number) if number else None)
-        numbers = []
-        for entry in listed:
-            try:
-                key = parse_key(entry.key)
-            except SlackwaterError:
-                continue  # A stray file in the folder is not a record, and decides nothing.
-            if isinstance(key, RecordKey) and key.number > number:
-                numbers.append(key.number)
-        return max(numbers, default=None)
+        return max((found for found in record_numbers(entry.key for entry in listed) if found > number), default=None)

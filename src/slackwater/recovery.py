@@ -2,7 +2,8 @@
 
 survey ─ read ─ claim ─ load manifest ─ re-drive sinks: commit, or undo ─ restore, every byte verified
 
-``checkpointer.py`` is this page mirrored; the sweep of what crashed attempts left is in ``retention.py``.
+``checkpointer.py`` is this page mirrored; the sweep of what crashed attempts left is in ``retention.py``, what follows
+when the head is damaged in ``fallback.py``.
 """
 
 from __future__ import annotations
@@ -12,17 +13,20 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from .artifacts import Holdings, get_artifacts
-from .checkpointer import CommittingSink, commit_sinks, undo_sink
-from .errors import Conflict, Corrupt, NotFound
+from .checkpointer import CommittingSink, drive_sinks
+from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.layout import CHECKPOINTS, manifest_key
 from .formats.manifest import Manifest
-from .formats.records import Claim, LiveCheckpoint, Settlement, State
+from .formats.records import Claim, LiveCheckpoint, RetiredCheckpoint, Settlement, State
 from .log import Log
 from .settings import Settings
 from .store import Store
 from .world import World
+
+# What is wrong with stored things, as opposed to a store that does not answer.
+DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -83,7 +87,7 @@ def redrive(
         return Head(manifest=head, settlement=_redrive(state, head, sinks, dropped))
 
 
-def load_manifest(store: Store, entry: LiveCheckpoint) -> Manifest:
+def load_manifest(store: Store, entry: LiveCheckpoint | RetiredCheckpoint) -> Manifest:
     """Load the manifest that the log vouches for."""
     try:
         data = store.get(manifest_key(entry.checkpoint_id), max_bytes=manifests.MAX_MANIFEST_BYTES)
@@ -107,22 +111,15 @@ def _redrive(
                 hint="the log is older than the sink: was the store restored from a backup?",
             )
     settled = state.settled_epoch == state.epoch
-    gone = head.sinks.keys() - sinks.keys()
-    if settled and gone:
-        return None
-    if left := gone - set(dropped):
+    left = head.sinks.keys() - sinks.keys() - set(dropped)
+    if left and not settled:
         what = "rows to take back" if head.rollback else "output to commit"
         raise Conflict(
             f"the sink {min(left)!r} has {what} for epoch {state.epoch}, and is not in the pipeline",
             code="sink.missing",
             hint=f'start once with the sink, or give this up on record: .option("drop_sink", "{min(left)}")',
         )
-    settlement = commit_sinks(head, sinks, dropped)
-    if head.rollback is not None:
-        # A sink that no manifest of the branch names any more may have rows of an undone epoch all the same.
-        for name in sinks.keys() - head.sinks.keys():
-            if sinks[name].epoch() > head.rollback.to_epoch:
-                undo_sink(sinks[name], head.rollback, name, head.epoch)
+    settlement = drive_sinks(head, sinks)
     return None if settled else settlement
 
 

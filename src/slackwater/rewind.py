@@ -13,23 +13,20 @@ from typing import Literal, cast
 import msgspec
 
 from .checkpointer import CommittingSink
-from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
+from .errors import InvalidInput, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.layout import LATEST, manifest_key
 from .formats.manifest import Manifest, RolledBack, SinkOutput
 from .formats.records import LiveCheckpoint, Rollback, State, find_target
 from .log import Log
-from .recovery import load_manifest, restore
+from .recovery import DAMAGE, load_manifest, restore
 from .settings import Settings
 from .store import Store
 from .world import World
 
 # Opens a sink by its name and what a manifest says of it; None when it cannot be looked at from here.
 OpenSink = Callable[[str, SinkOutput], CommittingSink | None]
-
-# What keeps a stored checkpoint from being restored, whoever asks.
-_UNFIT = (Corrupt, InvalidInput, NotFound, Unsupported)
 
 
 class SinkPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +67,9 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [sink for sink in self.sinks if sink.action == "refuse"]
 
 
-def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
-    """Read every byte that the checkpoint needs, verified, and keep none; return its manifest."""
-    manifest = load_manifest(store, entry)
-    restore(store, manifest, settings, lambda path, data: None)
-    return manifest
+def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> None:
+    """Read every byte that the checkpoint needs, verified, and keep none."""
+    restore(store, load_manifest(store, entry), settings, lambda path, data: None)
 
 
 def newest_verified(
@@ -83,10 +78,15 @@ def newest_verified(
     """Find the newest checkpoint of the branch, or of those below an epoch, that can be restored byte for byte."""
     for entry in reversed(state.branch):
         if below is None or entry.epoch < below:
-            with suppress(*_UNFIT):
+            with suppress(*DAMAGE):
                 verify_restorable(store, entry, settings)
                 return entry
     return None
+
+
+def epochs_after(state: State, epoch: int) -> list[int]:
+    """Name the epochs of the branch that a rollback to ``epoch`` undoes."""
+    return [entry.epoch for entry in state.branch if entry.epoch > epoch]
 
 
 def plan_rollback(
@@ -109,7 +109,7 @@ def plan_rollback(
         to_id=target.checkpoint_id,
         to_created_at_ms=target.created_at_ms,
         epoch=state.epoch + 1,
-        undone_epochs=[entry.epoch for entry in state.branch if entry.epoch > target.epoch],
+        undone_epochs=epochs_after(state, target.epoch),
         running=state.release_append_id is None,
         done=target is head
         or (before is not None and before.to_epoch == target.epoch and set(keep) == set(before.keep)),
@@ -176,7 +176,7 @@ def _sinks_since(store: Store, state: State, target: Manifest) -> dict[str, Sink
 
 
 def _load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
-    with suppress(*_UNFIT):
+    with suppress(*DAMAGE):
         return load_manifest(store, entry)
     return None
 

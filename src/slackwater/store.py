@@ -49,8 +49,6 @@ class Requests(msgspec.Struct):
     gets: int = 0
     lists: int = 0
     deletes: int = 0
-    bytes_out: int = 0
-    bytes_in: int = 0
 
     def add(self, **counts: int) -> None:
         """Count more."""
@@ -160,18 +158,17 @@ class _Checked:
             data = self._backend.get(key, offset, size, window.admit)
         if len(data) != window.admitted:
             window.fail_short(offset + len(data))
-        self.requests.add(bytes_in=len(data))
         return data
 
     def put(self, key: str, data: bytes | Sequence[Buffer]) -> None:
         buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
         size = sum(memoryview(buffer).nbytes for buffer in buffers)
-        self.requests.add(puts=1 if size <= _ONE_PUT_BYTES else 2 + math.ceil(size / _PART_BYTES), bytes_out=size)
+        self.requests.add(puts=1 if size <= _ONE_PUT_BYTES else 2 + math.ceil(size / _PART_BYTES))
         with _translated("put", check_key(key), self.url):
             self._backend.put(key, buffers)
 
     def create(self, key: str, data: bytes) -> bool:
-        self.requests.add(puts=1, bytes_out=len(data))
+        self.requests.add(puts=1)
         with _translated("create", check_key(key), self.url):
             return self._backend.create(key, [data])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import secrets
+import socket
 import time
 from typing import Protocol
 
@@ -44,3 +46,8 @@ class RealWorld:
         import uuid_utils  # noqa: PLC0415 - kept off the path of --help
 
         return str(uuid_utils.uuid7())
+
+
+def this_process(role: str = "") -> str:
+    """Name this process on record: ``host:pid``, with its role unless it runs a pipeline."""
+    return f"{socket.gethostname()}:{os.getpid()} {role}".rstrip()

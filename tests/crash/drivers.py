@@ -92,9 +92,9 @@ def run(folder: Path, *, rows: int, failpoints: str = "", options: tuple[str, ..
     return driver.end(), driver.words
 
 
-def read_state(folder: Path) -> State | None:
+def read_state(folder: Path, pipeline: str = "payments") -> State | None:
     settings = Settings()
-    return Log(open_store(str(folder / "store" / "payments"), settings), RealWorld(), settings).read()
+    return Log(open_store(str(folder / "store" / pipeline), settings), RealWorld(), settings).read()
 
 
 def expected_after(epoch: int, rows: int) -> dict[Key, Total]:

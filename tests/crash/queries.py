@@ -44,10 +44,8 @@ class Inputs:
 
     @property
     def views(self) -> DataFrame:
-        reader = self.spark.readStream.schema("id long, user string, n long, at_ms long").option(
-            "maxFilesPerTrigger", 1
-        )
-        return reader.json(str(self._folder / "views")).withColumn("at", F.timestamp_millis("at_ms"))
+        files = self._reader("id long, user string, n long, at_ms long").json(str(self._folder / "views"))
+        return files.withColumn("at", F.timestamp_millis("at_ms"))
 
     @property
     def clicks(self) -> DataFrame:

@@ -18,13 +18,9 @@ from deltalake import DeltaTable
 from slackwater import read_committed
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.records import State
-from slackwater.log import Log
 from slackwater.pipeline.workdir import VARIABLE as WORK
-from slackwater.settings import Settings
-from slackwater.store import open_store
 from slackwater.testing.jvm import quick_start
-from slackwater.world import RealWorld
-from tests.crash.drivers import CLASSES, ROOT
+from tests.crash.drivers import CLASSES, ROOT, read_state
 from tests.crash.expected import EXPECTED, rows_of
 from tests.crash.inputs import FILES, write_inputs
 from tests.crash.queries import CATALOGUE
@@ -55,11 +51,6 @@ def run(folder: Path, work: str, *options: str, failpoints: str = "") -> tuple[i
     with said.open("w") as file:
         code = subprocess.run(command, cwd=ROOT, env=environment, stderr=file, timeout=300, check=False).returncode
     return code, said.read_text()[-10_000:]
-
-
-def read_state(folder: Path, name: str) -> State | None:
-    settings = Settings()
-    return Log(open_store(str(folder / "store" / name), settings), RealWorld(), settings).read()
 
 
 @pytest.fixture(scope="module")

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, NoReturn, cast
 
-from slackwater import recovery, retention, rewind
+from slackwater import fallback, recovery, retention, rewind
 from slackwater.artifacts import Holdings
-from slackwater.checkpointer import Attempt, Checkpointer
+from slackwater.checkpointer import Attempt, Checkpointer, release
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats.layout import manifest_key
-from slackwater.formats.manifest import SinkOutput
-from slackwater.formats.records import Label, LiveCheckpoint, Release, State, Unlabel, find_target
+from slackwater.formats.manifest import Manifest, SinkOutput
+from slackwater.formats.records import Label, State, Unlabel, find_target
 from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.testing.simulated_sink import SimSink
@@ -46,7 +46,7 @@ class Scene:
         store, world = SimStore(self.simulation, actor), SimWorld(self.simulation, actor)
         return store, world, Log(store, world, self.settings)
 
-    def stop_if_damaged(self, error: Corrupt) -> None:
+    def stop_if_damaged(self, error: Corrupt) -> NoReturn:
         """A user has to decide here; the next actor may be one that has."""
         if not self.damaged:
             raise Violation(f"restorable: nothing was damaged, and still: {error}") from None
@@ -71,14 +71,13 @@ def driver(scene: Scene, program: Program) -> Body:
         for name in program.drop:
             simulation.sinks[name].given_up = True
         claimed = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks=sinks)
-        head, memory, holdings = recover(scene, program, (store, world, log), sinks)
+        head, (memory, holdings) = recover(scene, program, (store, world, log), sinks)
         check_undone(scene, log, sinks)
         refs = retention.References(store, settings)
         try:
-            with log.unless_fenced(claimed.state.generation):
-                retention.sweep(store, cast(State, log.state), claimed.survey, sinks, refs)
+            retention.sweep(store, log, claimed, sinks, refs)
             check_swept(cast(State, log.state), claimed.survey, sinks)
-        except (Corrupt, NotFound):
+        except Corrupt:
             if not scene.damaged:
                 raise
         checkpointer = Checkpointer(
@@ -109,9 +108,8 @@ def driver(scene: Scene, program: Program) -> Body:
             memory.advance(rows, world)
             checkpointer.checkpoint(memory.cut(), Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
             try:
-                with log.unless_fenced(checkpointer.generation):
-                    checkpointer.note_deleted(retention.delete_retired(store, checkpointer.state, refs))
-            except (Corrupt, NotFound):
+                checkpointer.note_deleted(retention.delete_retired(store, log, checkpointer.generation, refs))
+            except Corrupt:
                 if not scene.damaged:
                     raise
         checkpointer.release()
@@ -121,31 +119,33 @@ def driver(scene: Scene, program: Program) -> Body:
 
 def recover(
     scene: Scene, program: Program, tools: Tools, sinks: dict[str, SimSink]
-) -> tuple[recovery.Head | None, Memory, Holdings]:
+) -> tuple[recovery.Head | None, tuple[Memory, Holdings]]:
     store, world, log = tools
 
-    def drive() -> tuple[recovery.Head | None, Memory, Holdings]:
-        state, files = cast(State, log.state), dict[str, bytes]()
-        head = recovery.redrive(store, log, state, sinks, program.drop)
-        if head is None:
-            return None, Memory(), {}
-        with log.unless_fenced(state.generation):
-            holdings = recovery.restore(store, head.manifest, scene.settings, files.__setitem__)
-        return head, Memory.restored(files, head.manifest), holdings
+    def hydrate(manifest: Manifest) -> tuple[Memory, Holdings]:
+        files = dict[str, bytes]()
+        holdings = recovery.restore(store, manifest, scene.settings, files.__setitem__)
+        return Memory.restored(files, manifest), holdings
+
+    def fall_back(damage: Corrupt, target: Manifest) -> None:
+        if not scene.damaged:
+            scene.stop_if_damaged(damage)
 
     try:
-        return drive()
+        return fallback.recover(
+            store,
+            log,
+            world,
+            scene.settings,
+            sinks,
+            hydrate=hydrate,
+            dropped=program.drop,
+            fallback=fall_back if program.fallback else None,
+        ) or (None, (Memory(), {}))
     except Corrupt as damage:
-        state = cast(State, log.state)
-        below = cast(LiveCheckpoint, state.head).epoch
-        target = rewind.newest_verified(store, state, scene.settings, below=below)
-        if target is None or not program.fallback or not scene.damaged:
-            scene.stop_if_damaged(damage)
-        rewind.roll_back(store, log, world, cast(LiveCheckpoint, target).epoch)
-    try:
-        return drive()
-    except Corrupt as damage:
-        raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
+        if damage.code != "head.damaged":
+            raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
+        scene.stop_if_damaged(damage)
 
 
 def check_undone(scene: Scene, log: Log, sinks: dict[str, SimSink]) -> None:
@@ -205,9 +205,7 @@ def roller(scene: Scene) -> Body:
                 raise
         except Corrupt as damage:
             scene.stop_if_damaged(damage)
-        log.append(
-            lambda _state: Release(generation=state.generation, settled=None, deleted=[]), generation=state.generation
-        )
+        release(log, state.generation)
 
     return body
 
@@ -240,7 +238,7 @@ def failing_disk(scene: Scene) -> Body:
         try:
             needed = {manifest_key(entry.checkpoint_id) for entry in newer}.union(*(refs.of(entry) for entry in newer))
             key = choose(sorted(needed - refs.of(sound)))
-        except NotFound:
+        except Corrupt:
             return  # retired meanwhile
         if key in scene.simulation.objects:
             scene.simulation.damage(key)

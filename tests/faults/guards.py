@@ -44,18 +44,18 @@ def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_head_is_not_driven_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "commit_sinks", lambda document, sinks, dropped: None)
+    patch.setattr(recovery, "drive_sinks", lambda document, sinks: None)
     patch.setattr(records, "_settle", lambda state, settled: msgspec.structs.replace(state, settled_epoch=state.epoch))
 
 
 def the_sweep_takes_what_came_after_the_claim(patch: pytest.MonkeyPatch) -> None:
     real = retention.sweep
 
-    def sweep(store, state, survey, sinks, references):
+    def sweep(store, log, claimed, sinks, references):
         late = recovery.Survey(
             [entry.key for entry in store.list("checkpoints/")], {name: sink.staged() for name, sink in sinks.items()}
         )
-        return real(store, state, late, sinks, references)
+        return real(store, log, msgspec.structs.replace(claimed, survey=late), sinks, references)
 
     patch.setattr(retention, "sweep", sweep)
 
@@ -168,9 +168,9 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
         dawdle(store)
         return planned
 
-    def delete_late(store: SimStore, state: State, references: retention.References) -> list[int]:
+    def delete_late(store: SimStore, *args: Any) -> list[int]:
         dawdle(store)
-        return delete(store, state, references)
+        return delete(store, *args)
 
     patch.setattr(rewind, "plan_rollback", plan_early)
     patch.setattr(retention, "delete_retired", delete_late)
@@ -194,10 +194,11 @@ def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
 def the_sweep_keeps_what_was_staged_for_undone_epochs(patch: pytest.MonkeyPatch) -> None:
     real = retention.sweep
 
-    def sweep(store, state, survey, sinks, references):
-        undone = {entry.checkpoint_id for entry in state.live if entry.undone}
+    def sweep(store, log, claimed, sinks, references):
+        undone, survey = {entry.checkpoint_id for entry in log.state.live if entry.undone}, claimed.survey
         attempts = {name: [a for a in found if a not in undone] for name, found in survey.attempts.items()}
-        return real(store, state, recovery.Survey(survey.keys, attempts), sinks, references)
+        fewer = recovery.Survey(survey.keys, attempts)
+        return real(store, log, msgspec.structs.replace(claimed, survey=fewer), sinks, references)
 
     patch.setattr(retention, "sweep", sweep)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition
 from slackwater.formats.manifest import Manifest, SourcePosition
-from slackwater.testing.simulation import SimWorld, Violation, decode_delta, encode_delta
+from slackwater.testing.simulation import SimWorld, Violation
 
 PARTITIONS = 2
 
@@ -84,3 +86,15 @@ class Memory:
             ],
             files=[CutFile(f"offsets/{self.micro_batch}", offsets, len(offsets))],
         )
+
+
+def encode_delta(rows: list[int], parent: str | None) -> bytes:
+    return json.dumps({"rows": rows, "parent": parent}).encode()
+
+
+def decode_delta(data: bytes) -> tuple[list[int], str | None]:
+    """Read the rows of a file, and the id of the one that it comes after."""
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise Violation("restorable: a state file holds what nobody wrote")
+    return document["rows"], document["parent"]

@@ -17,9 +17,10 @@ import uuid_utils
 from deltalake import DeltaTable
 
 from slackwater import failpoints
-from slackwater.pipeline.sinks import Sink
 from slackwater.pipeline.sinks.delta import DeltaSink
-from slackwater.pipeline.sinks.files import FileSink, read_committed
+from slackwater.pipeline.sinks.files import FileSink
+from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.pipeline.sinks.sink import Sink
 
 UID, OTHER_UID = "0a" * 16, "0b" * 16
 

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unsupported
-from slackwater.pipeline.sinks.files import FileSink, read_committed
+from slackwater.pipeline.sinks.files import FileSink
+from slackwater.pipeline.sinks.files_reader import read_committed
 
 from .conftest import UID, Bench, new_attempt
 
@@ -197,5 +198,5 @@ def test_a_reader_sees_whole_epochs_while_they_are_committed(bench: Bench) -> No
 )
 def test_a_target_that_executors_do_not_reach_is_refused(url: str, options: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
-        FileSink(url, **options)
+        FileSink(url, storage_options=options)
     assert caught.value.code == "sink.bad_target"

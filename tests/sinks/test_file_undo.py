@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Conflict, Corrupt, SlackwaterError, Unsupported
-from slackwater.pipeline.sinks.files import read_committed
+from slackwater.pipeline.sinks.files_reader import read_committed
 
 from .conftest import OTHER_UID, UID, Bench, new_attempt
 

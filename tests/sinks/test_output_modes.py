@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import InvalidInput, Unsupported
-from slackwater.pipeline.sinks import Sink, open_sink
 from slackwater.pipeline.sinks.delta import DeltaSink
 from slackwater.pipeline.sinks.files import FileSink
 from slackwater.pipeline.sinks.function import FunctionSink
+from slackwater.pipeline.sinks.sink import Sink, open_sink
 
 from .conftest import UID, Bench, new_attempt
 

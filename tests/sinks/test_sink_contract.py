@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError
 from slackwater.pipeline import sinks
-from slackwater.pipeline.sinks.files import read_committed
+from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.pipeline.sinks.sink import Sink
 
 from .conftest import OTHER_UID, Bench, new_attempt
 
@@ -268,7 +269,7 @@ def test_drivers_that_race_for_an_epoch_commit_it_once(spark: SparkSession, benc
             staged = racers[0].stage(numbers(spark, 10 * epoch, 10 * epoch + 10), new_attempt(), 0)
             start = threading.Barrier(len(racers))
 
-            def race(sink: sinks.Sink, start=start, staged=staged, epoch=epoch) -> None:
+            def race(sink: Sink, start=start, staged=staged, epoch=epoch) -> None:
                 start.wait()
                 sink.commit([staged], epoch)
 

@@ -28,6 +28,7 @@ from slackwater.store import open_store
 from slackwater.testing.oracle import compare, expected_totals
 from slackwater.testing.payments_stream import totals
 from slackwater.world import RealWorld
+from tests.spark.trickle import Failing, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,13 +68,6 @@ def equals_the_oracle(folder: Path, rows: int = ROWS) -> None:
     for name, found in read_sinks(folder).items():
         comparison = compare(expected_totals(rows), found)
         assert comparison.exact, f"{name}: {comparison}"
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
 
 
 def test_available_now_settles_every_micro_batch_and_ends_on_record(
@@ -178,19 +172,6 @@ def test_a_label_between_two_checkpoints_stops_nobody(spark: SparkSession, tmp_p
     state = open_log(tmp_path).read()
     assert state is not None
     assert [entry.epoch for entry in state.live] == [savepoint.epoch, state.epoch]
-
-
-class Failing:
-    """A sink that does what it wraps, until told to fail."""
-
-    def __init__(self, sink: Any, verb: str, error: Exception) -> None:
-        self._sink, self._verb, self._error = sink, verb, error
-        self.failing = True
-
-    def __getattr__(self, name: str) -> Any:
-        if name == self._verb and self.failing:
-            raise self._error
-        return getattr(self._sink, name)
 
 
 @pytest.mark.parametrize("verb", ["stage", "commit"])

@@ -14,7 +14,8 @@ import slackwater as sw
 from slackwater.pipeline.query import PipelineQuery
 from slackwater.testing.payments_stream import totals
 from tests.services.seaweed import Seaweed, running
-from tests.spark.test_pipeline import PER_BATCH, ROWS, equals_the_oracle, eventually
+from tests.spark.test_pipeline import PER_BATCH, ROWS, equals_the_oracle
+from tests.spark.trickle import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -62,3 +62,9 @@ def test_a_damaged_directory_is_refused_and_nothing_is_claimed(tmp_path: Path, d
     with pytest.raises(sw.Corrupt):
         sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     assert not (tmp_path / "store").exists()
+
+
+def test_options_go_to_the_client_of_the_store(tmp_path: Path, directory: Path) -> None:
+    store = str(tmp_path / "store")
+    with pytest.raises(sw.InvalidInput, match="takes no options"):
+        sw.adopt(directory, store=store, pipeline="orders", storage_options={"region": "eu"})

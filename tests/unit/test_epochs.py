@@ -6,14 +6,14 @@ import itertools
 import math
 
 from slackwater.pipeline import epochs as module
-from slackwater.pipeline.epochs import Epochs, Staged
+from slackwater.pipeline.epochs import Epochs, StagedBatch
 
 
 class Clocked:
     """Epochs with a clock that a test sets."""
 
-    def __init__(self, *, interval_s: float = 10.0, in_flight: int = 2) -> None:
-        self.epochs = Epochs(interval_s=interval_s, in_flight=in_flight)
+    def __init__(self, *, interval_s: float = 10.0, in_flight: int = 2, ahead: int = 16) -> None:
+        self.epochs = Epochs(interval_s=interval_s, in_flight=in_flight, ahead=ahead)
         self._ids = itertools.count(1)
 
     def begin(self, at: float) -> str:
@@ -22,7 +22,7 @@ class Clocked:
     def stage(self, micro_batch: int, at: float, size: int = 0) -> str:
         assert self.epochs.has_room(micro_batch, at)
         attempt = self.begin(at)
-        self.epochs.end(Staged(micro_batch, {"sink": {"n": micro_batch, "text": "x" * size}}), at)
+        self.epochs.end(StagedBatch(micro_batch, {"sink": {"n": micro_batch, "text": "x" * size}}), at)
         return attempt
 
     def closed(self) -> list[list[int]]:
@@ -67,7 +67,7 @@ def test_a_stage_that_began_before_the_deadline_is_waited_for():
     clocked.epochs.close_due(200)
     assert clocked.closed() == []
     assert clocked.epochs.due_in_s(200) == math.inf
-    clocked.epochs.end(Staged(1, {}), 201)
+    clocked.epochs.end(StagedBatch(1, {}), 201)
     assert clocked.closed() == [[0, 1]]
 
 
@@ -117,8 +117,7 @@ def test_what_spark_has_not_committed_is_cut_off_at_the_end():
 
 
 def test_no_micro_batch_begins_that_would_let_spark_clean_up_what_a_closed_epoch_needs():
-    clocked = Clocked(in_flight=16)
-    clocked.epochs.ahead = 3
+    clocked = Clocked(in_flight=16, ahead=3)
     clocked.stage(0, at=100)
     for micro_batch in (1, 2, 3):
         clocked.stage(micro_batch, at=110)

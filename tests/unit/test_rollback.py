@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from slackwater import failpoints
+from slackwater.checkpointer import SinkFailed
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats.layout import manifest_key
 from slackwater.formats.manifest import references
@@ -20,11 +21,15 @@ from slackwater.pipeline.rollback import plan_rollback, rollback
 from slackwater.recovery import load_manifest
 from slackwater.rewind import newest_verified
 from slackwater.settings import Settings
-from tests.pipelines import Driver, make_pipeline
+from tests.pipelines import Driver, FolderSink, make_pipeline
 
 
 def rows(*micro_batches: int) -> list[str]:
     return [f"rows of {micro_batch}" for micro_batch in micro_batches]
+
+
+def statuses(error: SinkFailed) -> dict[str, str]:
+    return {name: sink.status for name, sink in error.settlement.sinks.items()}
 
 
 def state_of(pipeline: Path):
@@ -291,3 +296,107 @@ def test_a_sink_of_which_no_kept_manifest_knows_is_undone_all_the_same(tmp_path:
     rollback(str(first.pipeline), "start")
     last = Driver(tmp_path, sinks=("a", "b"), keep_last=1)
     assert last.sinks["a"].rows() == rows(0) and last.sinks["b"].rows() == []
+    assert last.checkpointer.state.settled_epoch == 3
+    last.step()
+    assert last.checkpointer.state.settled_epoch == 4
+
+
+def test_an_undo_that_fails_is_told_as_such_and_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(tmp_path, sinks=("a", "b"))
+    driver.step()
+    driver.step()
+    driver.checkpointer.release()
+    rollback(str(driver.pipeline), "1")
+    with monkeypatch.context() as broken:
+        broken.setattr(FolderSink, "undo", lambda self, to_epoch, epoch: 1 / 0)
+        with pytest.raises(SinkFailed) as caught:
+            Driver(tmp_path, sinks=("a", "b"))
+    assert caught.value.message == "the sink 'a' did not follow the rollback to epoch 1: ZeroDivisionError"
+    assert statuses(caught.value) == {"a": "Failed", "b": "Pending"}
+    assert [sink.rows() for sink in Driver(tmp_path, sinks=("a", "b")).sinks.values()] == [rows(0), rows(0)]
+
+
+def test_a_failing_undo_of_a_sink_that_no_manifest_names_is_told_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    rollback(str(pipeline), "1")
+    stray = Driver.sink_at(tmp_path, sink="stray")
+    stray.keep(2)
+    monkeypatch.setattr(FolderSink, "undo", fail_at(stray.root))
+    with pytest.raises(SinkFailed, match="the sink 'stray' did not follow the rollback to epoch 1") as caught:
+        Driver(tmp_path, sinks=("totals", "stray"))
+    assert statuses(caught.value) == {"totals": "Committed", "stray": "Failed"}
+
+
+def fail_at(root: Path) -> Any:
+    """Make an undo that fails in the sink at ``root``, and is the real one in all others."""
+    real = FolderSink.undo
+
+    def undo(self: FolderSink, to_epoch: int, epoch: int) -> None:
+        if self.root == root:
+            raise OSError
+        real(self, to_epoch, epoch)
+
+    return undo
+
+
+def test_a_refused_undo_names_its_sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    rollback(str(pipeline), "1")
+
+    def refuse(self: FolderSink, to_epoch: int, epoch: int) -> None:
+        raise Conflict("somebody else has written", code="sink.undo_refused", hint="--keep NAME")
+
+    monkeypatch.setattr(FolderSink, "undo", refuse)
+    with pytest.raises(Conflict, match="the sink 'totals': somebody else has written") as caught:
+        Driver(tmp_path)
+    assert (caught.value.code, caught.value.hint) == ("sink.undo_refused", "--keep NAME")
+    assert caught.value.details == {"sink": "totals"}
+
+
+def test_a_settled_head_does_not_ask_for_a_sink_that_is_gone(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, sinks=("a", "b"))
+    driver.step()
+    driver.step()
+    driver.checkpointer.release()
+    rollback(str(driver.pipeline), "1")
+    Driver(tmp_path, sinks=("a", "b")).checkpointer.release()
+    # Out of the program while the others followed the rollback, it follows when it comes back.
+    late = Driver.sink_at(tmp_path, sink="c")
+    late.keep(2)
+    again = Driver(tmp_path, sinks=("a", "c"))
+    assert (again.sinks["a"].rows(), late.epoch()) == (rows(0), 3)
+    again.step()
+    assert again.sinks["a"].rows() == rows(0, 1)
+
+
+def test_a_damaged_head_stops_a_start_that_was_not_told_to_fall_back(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    key = damage(pipeline, 3)  # epoch 4 is built on it
+    with pytest.raises(Corrupt) as caught:
+        Driver(tmp_path)
+    assert caught.value.code == "head.damaged"
+    assert caught.value.details == {"epoch": 4, "key": key, "lost": [3, 4], "newest_verified": 2}
+    assert "epochs 3 to 4 are lost" in caught.value.message and "--to 2" in str(caught.value.hint)
+    driver = Driver(tmp_path, fallback=True)
+    assert driver.sinks["totals"].rows() == rows(0, 1)
+    driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2)
+    assert [entry.epoch for entry in state_of(pipeline).branch] == [1, 2, 5, 6]
+
+
+def test_without_a_sound_checkpoint_there_is_nothing_to_fall_back_to(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    damage(pipeline, 1)
+    with pytest.raises(Corrupt, match="no older checkpoint can be restored either") as caught:
+        Driver(tmp_path, fallback=True)
+    assert caught.value.details["lost"] == [1, 2] and caught.value.details["newest_verified"] is None
+    assert state_of(pipeline).epoch == 2
+
+
+def test_a_rollback_hands_options_to_the_client_of_the_store(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    for act in (plan_rollback, rollback):
+        with pytest.raises(InvalidInput, match="takes no options"):
+            act(str(pipeline), "1", storage_options={"region": "eu"})

@@ -6,6 +6,7 @@ Keys are relative to the pipeline's own folder ``{store}/{pipeline}``, so a pipe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Literal
 from urllib.parse import quote, unquote
 
@@ -138,6 +139,15 @@ def parse_key(key: str) -> Key:
     except InvalidInput:
         pass
     raise Corrupt(f"{key[:120]!r} is not a key of a pipeline's folder", code="layout.foreign_key")
+
+
+def record_numbers(keys: Iterable[str]) -> list[int]:
+    """List the numbers of the records among keys of the log; a stray file is not a record, and decides nothing.
+
+    >>> record_numbers([record_key(7), "log/notes.txt"])
+    [7]
+    """
+    return [int(match[1]) for match in map(_RECORD.fullmatch, keys) if match]
 
 
 def check_path(path: str) -> str:

@@ -152,6 +152,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """The live checkpoints that the head is built on, itself the last."""
         return [entry for entry in self.live if not entry.undone]
 
+    @property
+    def checkpoint_ids(self) -> list[str]:
+        """The ids of all that the log knows, live or retired."""
+        return [entry.checkpoint_id for entry in self.live] + [entry.checkpoint_id for entry in self.retired]
+
     def find(self, epoch: int) -> LiveCheckpoint | None:
         return next((entry for entry in self.live if entry.epoch == epoch), None)
 
@@ -260,11 +265,7 @@ def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
 
 def find_target(state: State, epoch: int) -> LiveCheckpoint:
     """Find the checkpoint to roll back to; refuse one that is gone, or off the current branch."""
-    target = state.find(epoch)
-    if target is None:
-        raise NotFound(
-            f"epoch {epoch} is not a live checkpoint", code="checkpoint.not_found", hint="slackwater list URL"
-        )
+    target = _find_live(state, epoch)
     if target.undone:
         raise Conflict(
             f"epoch {epoch} was undone by a rollback, and sinks cannot go back to what they have taken back",
@@ -273,6 +274,15 @@ def find_target(state: State, epoch: int) -> LiveCheckpoint:
             f"{epoch} --to DIR gives this one's state as a directory",
         )
     return target
+
+
+def _find_live(state: State, epoch: int) -> LiveCheckpoint:
+    entry = state.find(epoch)
+    if entry is None:
+        raise NotFound(
+            f"epoch {epoch} is not a live checkpoint", code="checkpoint.not_found", hint="slackwater list URL"
+        )
+    return entry
 
 
 def _require_next(state: State, change: Checkpoint | Rollback) -> None:
@@ -344,10 +354,7 @@ def _forget(state: State, epochs: list[int]) -> State:
 
 
 def _apply_label(state: State, change: Label, append_id: str) -> State:
-    if state.find(change.epoch) is None:
-        raise NotFound(
-            f"epoch {change.epoch} is not a live checkpoint", code="checkpoint.not_found", hint="slackwater list URL"
-        )
+    _find_live(state, change.epoch)
     if any(savepoint.label == change.label for savepoint in state.labels):
         raise Conflict(
             f"the label {change.label!r} is taken",
@@ -431,7 +438,7 @@ def _contradiction(state: State, number: int) -> str | None:
     """Say what in a state no sequence of changes could have made."""
     live = [entry.epoch for entry in state.live]
     retired = [entry.epoch for entry in state.retired]
-    ids = [entry.checkpoint_id for entry in state.live] + [entry.checkpoint_id for entry in state.retired]
+    ids = state.checkpoint_ids
     labels = [savepoint.label for savepoint in state.labels]
     late = [entry for entry in state.live if entry.epoch > state.settled_epoch + 1]
     rollbacks = [(entry.epoch, entry.rollback_to) for entry in state.live if entry.rollback_to is not None]

@@ -1,1 +1,1 @@
-"""Read-only questions, shared by the command line and the web pages."""
+"""Read-only questions about pipelines and their checkpoints."""

@@ -11,9 +11,9 @@ from ..formats.layout import checkpoint_folder
 from ..formats.manifest import Manifest, all_files
 from ..formats.query import Query
 from ..formats.records import LiveCheckpoint, State
-from ..recovery import load_manifest
+from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
-from .pipelines import DAMAGE, Pipeline, Problem
+from .pipelines import Pipeline, Problem
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from urllib.parse import quote, unquote
@@ -9,16 +10,14 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ..artifacts import in_parallel
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
+from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError
 from ..formats.layout import CHECKPOINTS, parse_name
 from ..formats.records import State
 from ..log import Log
+from ..recovery import DAMAGE
 from ..settings import Settings
 from ..store import Store, open_store
 from ..world import RealWorld
-
-# What is wrong with stored things, as opposed to a store that does not answer.
-DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,14 +51,16 @@ class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
-def open_pipeline(url: str, settings: Settings | None = None) -> Pipeline:
+def open_pipeline(
+    url: str, settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
+) -> Pipeline:
     """Open the pipeline ``{store}/{name}`` and read its newest state."""
     settings = settings or Settings()
-    store = open_store(url, settings)
+    store = open_store(url, settings, **(storage_options or {}))
     log = Log(store, RealWorld(), settings)
     state = _read(store, log)
     if state is None:
-        inside, near = _near(url, settings)
+        inside, near = _near(url, settings, storage_options)
         raise NotFound(
             f"there is no pipeline at {url}" + (", but there are pipelines below it" if inside else ""),
             code="pipeline.not_found",
@@ -83,21 +84,23 @@ def _read(store: Store, log: Log) -> State | None:
     return state
 
 
-def pipelines(store_url: str, settings: Settings | None = None) -> list[PipelineSummary]:
+def pipelines(
+    store_url: str, settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
+) -> list[PipelineSummary]:
     """Find the pipelines of a store; a damaged one is reported, not hidden."""
-    settings = settings or Settings()
+    settings, options = settings or Settings(), storage_options or {}
     jobs = [
-        lambda name=name: _summarise(join_url(store_url, name), name, settings)
-        for name in open_store(store_url, settings).list_folders("")
+        lambda name=name: _summarise(join_url(store_url, name), name, settings, options)
+        for name in open_store(store_url, settings, **options).list_folders("")
     ]
     found: list[PipelineSummary | None] = in_parallel(jobs, settings.concurrency)
     return [summary for summary in found if summary is not None]
 
 
-def _summarise(url: str, component: str, settings: Settings) -> PipelineSummary | None:
+def _summarise(url: str, component: str, settings: Settings, options: Mapping[str, str]) -> PipelineSummary | None:
     name = _name(component)
     try:
-        store = open_store(url, settings)
+        store = open_store(url, settings, **options)
         state = _read(store, Log(store, RealWorld(), settings))
     except InvalidInput:
         return None  # No pipeline can have such a name.
@@ -138,13 +141,13 @@ def _name(component: str) -> str:
         return component
 
 
-def _near(url: str, settings: Settings) -> tuple[bool, list[str]]:
+def _near(url: str, settings: Settings, options: Mapping[str, str] | None) -> tuple[bool, list[str]]:
     """Find pipelines that may be meant: right below the URL, or beside it with a similar name."""
     store_url, component = _split(url)
     with suppress(SlackwaterError):
-        if below := pipelines(url, settings):
+        if below := pipelines(url, settings, options):
             return True, [summary.url for summary in below[:3]]
         if store_url:
-            beside = {_split(summary.url)[1]: summary.url for summary in pipelines(store_url, settings)}
+            beside = {_split(summary.url)[1]: summary.url for summary in pipelines(store_url, settings, options)}
             return False, [beside[name] for name in get_close_matches(component, beside, n=3)]
     return False, []

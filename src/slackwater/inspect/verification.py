@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -12,15 +11,15 @@ import msgspec
 from ..artifacts import in_parallel, read_batch, read_range
 from ..errors import Corrupt, SlackwaterError
 from ..formats import records
-from ..formats.layout import CHECKPOINTS, LATEST, LOG, RecordKey, manifest_key, parse_key, record_key
+from ..formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key, record_key, record_numbers
 from ..formats.manifest import MAX_MANIFEST_BYTES, File, Manifest, Object, all_files, decode_inline
 from ..formats.records import LiveCheckpoint, State
-from ..recovery import load_manifest
+from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
 from ..store import Store
-from .pipelines import DAMAGE, Pipeline, open_pipeline
+from .pipelines import Pipeline, open_pipeline
 
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
+OnProgress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +60,7 @@ def verify(
     *,
     read_data: bool = False,
     settings: Settings | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Verification:
     """Check that every object of these checkpoints is there with its right size; or, reading all, with its right bytes.
 
@@ -127,7 +126,7 @@ def _verify_manifest(pipeline: Pipeline, entry: LiveCheckpoint) -> tuple[Manifes
 class _Counted:
     """Bytes read so far, told from several threads."""
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
+    def __init__(self, progress: OnProgress | None, total: int) -> None:
         self._progress, self._total, self._done, self._lock = progress, total, 0, threading.Lock()
 
     def add(self, size_bytes: int) -> None:
@@ -166,11 +165,7 @@ def _verify_history(store: Store, settings: Settings) -> list[Finding]:
         except DAMAGE as error:
             return _of_record(number, code=error.code, message=error.message)
 
-    numbers = []
-    for listed in store.list(LOG):
-        with suppress(Corrupt):  # A stray file is not a record.
-            key = parse_key(listed.key)
-            numbers += [key.number] if isinstance(key, RecordKey) else []
+    numbers = record_numbers(listed.key for listed in store.list(LOG))
     findings: list[Finding] = []
     previous: tuple[int, str] | None = None
     jobs = [lambda number=number: read(number) for number in numbers]
@@ -218,8 +213,7 @@ class _OfEpoch(msgspec.Struct):
 
 def _epoch_after(store: Store, state: State, checkpoint_id: str) -> int | None:
     """Read the epoch of a checkpoint that the log does not know; None when it is not after all that the log knows."""
-    known = {entry.checkpoint_id for entry in state.live} | {entry.checkpoint_id for entry in state.retired}
-    if checkpoint_id in known:
+    if checkpoint_id in state.checkpoint_ids:
         return None
     try:
         data = store.get(manifest_key(checkpoint_id), max_bytes=MAX_MANIFEST_BYTES)

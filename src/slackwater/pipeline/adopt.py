@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .. import recovery
@@ -19,10 +18,12 @@ from ..log import Log
 from ..settings import Settings
 from ..spark.capture import capture
 from ..store import open_store
-from ..world import RealWorld
+from ..world import RealWorld, this_process
 
 
-def adopt(directory: str | os.PathLike[str], *, store: str, pipeline: str, **store_options: Any) -> LiveCheckpoint:
+def adopt(
+    directory: str | os.PathLike[str], *, store: str, pipeline: str, storage_options: Mapping[str, str] | None = None
+) -> LiveCheckpoint:
     """Make the newest committed micro-batch of a plain Spark query the first checkpoint of a pipeline.
 
     Stop the query first. ``directory`` is its ``checkpointLocation``, which is only read. The pipeline then starts from
@@ -44,10 +45,10 @@ def adopt(directory: str | os.PathLike[str], *, store: str, pipeline: str, **sto
             code="adopt.running",
             hint="stop it first, then adopt its directory",
         )
-    opened = open_store(join_url(store, format_name(pipeline)), settings, **store_options)
+    opened = open_store(join_url(store, format_name(pipeline)), settings, **(storage_options or {}))
     log = Log(opened, world, settings)
     _refuse_old(log, pipeline)
-    driver = f"{socket.gethostname()}:{os.getpid()} adopt"
+    driver = this_process("adopt")
     state = recovery.claim(opened, log, world, pipeline=pipeline, driver=driver, sinks={}).state
     if state.head is not None:
         _refuse_old(log, pipeline)  # somebody was faster

@@ -21,12 +21,12 @@ from ..log import Log
 from ..retention import References, delete_retired
 from ..settings import Settings
 from ..spark.capture import capture
-from ..spark.session import micro_batches_ahead
 from ..store import Requests, Store
 from ..world import World
-from .epochs import Epoch, Epochs, Staged
+from .epochs import Epoch, Epochs, StagedBatch
 from .progress import Progress
-from .sinks import Sink
+from .sinks.function import FunctionSink
+from .sinks.sink import Sink
 from .workdir import WorkingDirectory
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ logger = logging.getLogger("slackwater")
 
 _COMMIT_POLL_S = 0.01  # Spark commits some milliseconds after foreachBatch returns.
 _ALIVE_POLL_S = 0.25
-# The kind of a sink that is a function of the user's.
-FUNCTION = "function"
 
 
 class RunningQuery(Protocol):
@@ -70,17 +68,17 @@ class Coordinator:
         sinks: Mapping[str, Sink],
         work: WorkingDirectory,
         source_types: Sequence[str],
+        ahead: int,
     ) -> None:
-        self._checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
-        self._world, self._settings, self._sinks = world, settings, sinks
+        self.checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
+        self._world, self._sinks = world, sinks
         self._work, self._source_types = work, source_types
-        self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight)
+        self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight, ahead=ahead)
         self.progress = Progress(world, checkpointer.state.head, store.requests, lambda: len(self._epochs))
         self._at_end = ExitStack()
         self._unfinished: set[str] = set()
         self._changed = threading.Condition()
         self.stopping = False
-        self._query: RunningQuery | None = None
         self.failure: BaseException | None = None
         self.ended = threading.Event()
 
@@ -88,8 +86,6 @@ class Coordinator:
 
     def stage(self, frame: DataFrame, micro_batch: int) -> None:
         """Stage every sink's output for one micro-batch; the function that foreachBatch is given."""
-        if self._settings.interval_s and self._epochs.ahead is None:
-            self._epochs.ahead = micro_batches_ahead(frame.sparkSession)
         with self._changed:
             self._changed.wait_for(
                 lambda: self.stopping or self.failure or self._epochs.has_room(micro_batch, self._world.monotonic())
@@ -100,7 +96,7 @@ class Coordinator:
             self._unfinished.add(checkpoint_id)
         staged = None
         try:
-            staged = Staged(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
+            staged = StagedBatch(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
         except BaseException as error:
             # Spark passes on the text alone; the caller of awaitTermination gets the error itself.
             with self._changed:
@@ -115,7 +111,7 @@ class Coordinator:
 
     def _stage_all(self, frame: DataFrame, checkpoint_id: str, micro_batch: int) -> dict[str, dict[str, Any]]:
         # Functions last: they may drop the frame's cache, and what they do is seen at once.
-        functions = {name: sink for name, sink in self._sinks.items() if sink.kind == FUNCTION}
+        functions = {name: sink for name, sink in self._sinks.items() if sink.kind == FunctionSink.kind}
         ordered = {name: sink for name, sink in self._sinks.items() if name not in functions} | functions
         # A second action would run the state stage again, so two sinks, or a function, need the frame kept.
         kept = len(ordered) > 1 or bool(functions)
@@ -138,26 +134,27 @@ class Coordinator:
 
     def start(self, query: RunningQuery) -> None:
         """Follow the query from now on, until it ends and everything that it committed is settled."""
-        self._query = query
-        threading.Thread(target=self._run, name="slackwater-checkpoints", daemon=True).start()
+        threading.Thread(target=self._run, args=(query,), name="slackwater-checkpoints", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, query: RunningQuery) -> None:
         try:
-            while (epoch := self._next_committed()) is not None:
+            while (epoch := self._next_committed(query)) is not None:
                 self._checkpoint(epoch)
         except BaseException as error:
             self.progress.note_failed(error)
-            self._fail(error)
+            self._fail(query, error)
         finally:
-            self._await_spark()
+            _await_end(query)
             self._finish()
             self._work.remove()
-            with self._changed, ExitStack() as last:
-                last.callback(self._changed.notify_all)
-                last.callback(self.ended.set)
-                self._at_end.close()
+            with self._changed:
+                try:
+                    self._at_end.close()
+                finally:
+                    self.ended.set()
+                    self._changed.notify_all()
 
-    def _next_committed(self) -> Epoch | None:
+    def _next_committed(self, query: RunningQuery) -> Epoch | None:
         """Wait until the oldest epoch is closed and Spark has committed it; None when the query has ended and none is.
 
         At the end an epoch is cut: what Spark has not committed by then, the next run does again.
@@ -169,8 +166,8 @@ class Coordinator:
                 return oldest
             if ended:
                 return oldest if oldest is not None and oldest.cut(lambda n: self._is_committed(n, 0)) else None
-            if self._query is None or not self._query.isActive:
-                self._await_spark()
+            if not query.isActive:
+                _await_end(query)
                 with self._changed:
                     self._epochs.close_through()
                 ended = True
@@ -192,12 +189,6 @@ class Coordinator:
             self._world.sleep(_COMMIT_POLL_S)
         return True
 
-    def _await_spark(self) -> None:
-        """Wait for Spark's thread: a query that is being stopped is inactive long before it has ended."""
-        with suppress(Exception):  # How it ended is for the handle to tell.
-            if self._query is not None:
-                self._query.awaitTermination()
-
     def _checkpoint(self, epoch: Epoch) -> None:
         reach("capture.before")
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
@@ -205,7 +196,7 @@ class Coordinator:
         requests, began = self._store.requests.snapshot(), self._world.monotonic()
         cut = capture(self._work.checkpoint, epoch.last, self._source_types)
         captured_ms = round(1000 * (self._world.monotonic() - began))
-        report = self._checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
+        report = self.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
         self._references.know(report.checkpoint_id, report.objects)
         # Its files are stored: Spark may clean them up now.
         with self._changed:
@@ -229,9 +220,8 @@ class Coordinator:
 
     def _delete_retired(self) -> None:
         try:
-            with self._log.unless_fenced(self._checkpointer.generation):
-                gone = delete_retired(self._store, self._checkpointer.state, self._references)
-            self._checkpointer.note_deleted(gone)
+            gone = delete_retired(self._store, self._log, self.checkpointer.generation, self._references)
+            self.checkpointer.note_deleted(gone)
         except Conflict:
             raise
         except SlackwaterError as error:
@@ -239,13 +229,13 @@ class Coordinator:
             logger.warning("old checkpoints were not deleted yet: %s", error)
             self.progress.note_error(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, query: RunningQuery, error: BaseException) -> None:
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
         with suppress(Exception):  # A JVM that is gone has stopped, too.
-            if self._query is not None and self._query.isActive:
-                self._query.stop()
+            if query.isActive:
+                query.stop()
 
     def _finish(self) -> None:
         """End on record and leave nothing behind.
@@ -256,7 +246,7 @@ class Coordinator:
             return
         try:
             # Before the discard: a driver that was fenced, and learns it here, must not touch even its own output.
-            self._checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
+            self.checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
             for sink in self._sinks.values():
                 sink.discard(self._unfinished)
         except BaseException as error:
@@ -288,9 +278,11 @@ class Coordinator:
                 return
         act()
 
-    @property
-    def checkpointer(self) -> Checkpointer:
-        return self._checkpointer
+
+def _await_end(query: RunningQuery) -> None:
+    """Wait for Spark's thread: a query that is being stopped is inactive long before it has ended."""
+    with suppress(Exception):  # How it ended is for the handle to tell.
+        query.awaitTermination()
 
 
 def describe(report: Report, first_micro_batch: int, spent: Requests) -> str:

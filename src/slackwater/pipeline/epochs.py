@@ -13,7 +13,7 @@ import msgspec
 MAX_DESCRIPTOR_BYTES = 2 * 1024 * 1024
 
 
-class Staged(msgspec.Struct, frozen=True):
+class StagedBatch(msgspec.Struct, frozen=True):
     """What each sink has staged of one micro-batch, by the sink's name."""
 
     micro_batch: int
@@ -25,7 +25,7 @@ class Epoch(msgspec.Struct, kw_only=True):
 
     checkpoint_id: str
     deadline: float
-    staged: list[Staged] = []
+    staged: list[StagedBatch] = []
     size_bytes: int = 0
 
     @property
@@ -49,17 +49,16 @@ class Epoch(msgspec.Struct, kw_only=True):
 class Epochs:
     """The open epoch, if there is one, and those that are closed and not settled, oldest first.
 
-    Not safe by itself: the caller holds its lock. Times are those of one monotonic clock, in seconds.
+    ``ahead`` is how many micro-batches Spark may begin after one whose files are still needed. Not safe by itself: the
+    caller holds its lock. Times are those of one monotonic clock, in seconds.
     """
 
-    def __init__(self, *, interval_s: float, in_flight: int) -> None:
-        self._interval_s, self._in_flight = interval_s, in_flight
+    def __init__(self, *, interval_s: float, in_flight: int, ahead: int) -> None:
+        self._interval_s, self._in_flight, self._ahead = interval_s, in_flight, ahead
         self._open: Epoch | None = None
         self._staging = False
         self._close_through: float = -1
         self.closed: deque[Epoch] = deque()
-        # How many micro-batches Spark may begin after one whose files are still needed; None while nobody has asked.
-        self.ahead: int | None = None
         # The newest micro-batch that was staged, and that was settled.
         self.newest = self.settled = -1
 
@@ -69,7 +68,7 @@ class Epochs:
     def has_room(self, micro_batch: int, now: float) -> bool:
         """Say whether this micro-batch may be staged now."""
         self.close_due(now)
-        if self.closed and self.ahead is not None and micro_batch - self.closed[0].last > self.ahead:
+        if self.closed and micro_batch - self.closed[0].last > self._ahead:
             return False
         # While one is open, there is room for it: it counts as one of them.
         return len(self.closed) < self._in_flight
@@ -81,7 +80,7 @@ class Epochs:
         self._staging = True
         return self._open.checkpoint_id
 
-    def end(self, staged: Staged | None, now: float) -> None:
+    def end(self, staged: StagedBatch | None, now: float) -> None:
         """Add the micro-batch that was begun; None when it could not be staged."""
         self._staging = False
         if staged is not None and self._open is not None:

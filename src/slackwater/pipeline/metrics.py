@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -155,9 +154,8 @@ def _durations(shown: Shown) -> Metric:
     )
     for pipeline, progress in shown.items():
         figures = progress.figures
-        bounds = [*BUCKETS_S, math.inf]
-        counts = [*figures.within, figures.checkpoints_total]
-        buckets = [("+Inf" if math.isinf(b) else str(b), float(n)) for b, n in zip(bounds, counts, strict=True)]
+        within = zip(map(str, BUCKETS_S), map(float, figures.within), strict=True)
+        buckets = [*within, ("+Inf", float(figures.checkpoints_total))]
         family.add_metric([pipeline], buckets, figures.duration_s_total)
     return family
 

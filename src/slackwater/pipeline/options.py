@@ -53,7 +53,7 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         raise InvalidInput(
             f"an option is out of bounds: {error}",
             code="option.out_of_bounds",
-            hint="the bounds are in slackwater.settings.Settings",
+            hint="the bounds are in docs/options.md",
         ) from None
     for name in options.drop_sink:
         format_name(name)

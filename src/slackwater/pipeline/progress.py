@@ -80,8 +80,9 @@ class Progress:
         """Count a checkpoint that failed."""
         with self._lock:
             failures = self._figures.failures_total + 1
-            self._figures = msgspec.structs.replace(self._figures, failures_total=failures)
-        self.note_error(error)
+            self._figures = msgspec.structs.replace(
+                self._figures, failures_total=failures, last_error=format_error(error)
+            )
 
     def note_error(self, error: BaseException) -> None:
         """Remember an error until a checkpoint is settled without one."""

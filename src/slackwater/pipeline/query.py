@@ -93,7 +93,7 @@ class PipelineQuery(StreamingQuery):
                 hint="choose another label; slackwater savepoint list URL shows those that are there",
             )
 
-    def _label_last(self, label: str) -> Savepoint:
+    def _label_last(self, label: str) -> None:
         # By its id: another driver may have started since, and have made a newer one.
         last = self._coordinator.checkpointer.state.head
         if last is None:
@@ -102,7 +102,7 @@ class PipelineQuery(StreamingQuery):
                 code="checkpoint.none",
                 hint="start it again: a micro-batch makes one",
             )
-        return create_label(self._open_log(), label, last.checkpoint_id)
+        create_label(self._open_log(), label, last.checkpoint_id)
 
     def exception(self) -> StreamingQueryException | None:
         failure = self._coordinator.failure
@@ -116,7 +116,7 @@ class PipelineQuery(StreamingQuery):
 
     def savepoint(self, label: str) -> Savepoint:
         """Give the newest checkpoint a label; retention keeps it until the label is deleted."""
-        return create_label(self._open_log(), label, "latest")
+        return create_label(self._open_log(), label)
 
     @property
     def lastProgress(self) -> StreamingQueryProgress | None:

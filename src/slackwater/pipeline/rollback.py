@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from .. import recovery
-from ..errors import Conflict, Corrupt, NotFound
+from .. import recovery, rewind
+from ..checkpointer import release
+from ..errors import Conflict, Corrupt
 from ..failpoints import reach
 from ..formats.manifest import SinkOutput
-from ..formats.records import LiveCheckpoint, Release, State, find_target
+from ..formats.records import LiveCheckpoint, State, find_target
 from ..inspect.pipelines import Pipeline, open_pipeline
-from ..labels import resolve
-from ..rewind import RollbackPlan, newest_verified, roll_back, verify_restorable
-from ..rewind import plan_rollback as plan
+from ..labels import LATEST_REF, resolve
+from ..rewind import RollbackPlan
 from ..settings import Settings
-from ..world import RealWorld
-from .sinks import Sink, open_sink
+from ..world import RealWorld, this_process
+from .sinks.sink import Sink, open_sink
 
 NEWEST_VERIFIED = "newest-verified"
 
@@ -29,14 +27,16 @@ def plan_rollback(
     *,
     keep: Iterable[str] = (),
     sinks: Mapping[str, Sink] | None = None,
+    storage_options: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> RollbackPlan:
     """Plan a rollback of the pipeline ``{store}/{name}``: what each sink will do, from where sources are read again.
 
-    ``to`` is a REF, or ``newest-verified``. ``sinks`` by name are those that need options to be opened.
+    ``to`` is a REF, or ``newest-verified``. ``sinks`` by name are those that need options to be opened;
+    ``storage_options`` are the store's own.
     """
     settings = settings or Settings()
-    return _plan(open_pipeline(url, settings), to, list(keep), sinks or {}, settings)
+    return _plan(open_pipeline(url, settings, storage_options), to, list(keep), sinks or {}, settings)
 
 
 def rollback(
@@ -45,6 +45,7 @@ def rollback(
     *,
     keep: Iterable[str] = (),
     sinks: Mapping[str, Sink] | None = None,
+    storage_options: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> RollbackPlan:
     """Roll a pipeline back, on record; its next start undoes in the sinks. A driver that runs is fenced.
@@ -52,7 +53,7 @@ def rollback(
     ``keep`` names sinks whose rows shall stay. Refused, with nothing changed, where a sink says that it would refuse.
     """
     settings = settings or Settings()
-    pipeline, keep = open_pipeline(url, settings), list(keep)
+    pipeline, keep = open_pipeline(url, settings, storage_options), list(keep)
     planned = _plan(pipeline, to, keep, sinks or {}, settings)
     if planned.done:
         return planned
@@ -63,21 +64,19 @@ def rollback(
             hint=f"keep={[sink.name for sink in planned.refused]} (--keep NAME) leaves their rows as they are",
         )
     world, log = RealWorld(), pipeline.log
-    driver = f"{socket.gethostname()}:{os.getpid()} rollback"
+    driver = this_process("rollback")
     # Whatever puts state into a pipeline is a driver: a running one is fenced here, and cannot add an epoch.
     state = recovery.claim(pipeline.store, log, world, pipeline=pipeline.name, driver=driver, sinks={}).state
-    roll_back(pipeline.store, log, world, planned.to_epoch, keep=keep)
+    rewind.roll_back(pipeline.store, log, world, planned.to_epoch, keep=keep)
     reach("rollback.release.before")
-    log.append(
-        lambda _state: Release(generation=state.generation, settled=None, deleted=[]), generation=state.generation
-    )
+    release(log, state.generation)
     return planned
 
 
 def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:
-    target = find(pipeline, to, settings)
+    target = _find(pipeline, to, settings)
     try:
-        verify_restorable(pipeline.store, target, settings)
+        rewind.verify_restorable(pipeline.store, target, settings)
     except Corrupt:
         # A driver that runs may have retired it meanwhile: that is no damage.
         find_target(cast(State, pipeline.log.read()), target.epoch)
@@ -89,25 +88,18 @@ def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink
             sink.bind(pipeline.name, name, pipeline.state.uid)
         return sink
 
-    return plan(pipeline.store, pipeline.state, target.epoch, open_one, keep=keep)
+    return rewind.plan_rollback(pipeline.store, pipeline.state, target.epoch, open_one, keep=keep)
 
 
-def find(pipeline: Pipeline, to: str, settings: Settings) -> LiveCheckpoint:
+def _find(pipeline: Pipeline, to: str, settings: Settings) -> LiveCheckpoint:
     """Find the checkpoint that ``to`` names: a REF, or the newest one that verifies."""
     if to != NEWEST_VERIFIED:
         return resolve(pipeline.state, to)
-    return require_verified(newest_verified(pipeline.store, pipeline.state, settings), pipeline.state)
-
-
-def require_verified(found: LiveCheckpoint | None, state: State) -> LiveCheckpoint:
-    """Refuse to go on when no checkpoint of the branch can be restored."""
-    if state.head is None:
-        raise NotFound(
-            "the pipeline has no checkpoint yet", code="checkpoint.none", hint="start it: a micro-batch makes one"
-        )
+    resolve(pipeline.state, LATEST_REF)  # refuses a pipeline without a checkpoint
+    found = rewind.newest_verified(pipeline.store, pipeline.state, settings)
     if found is None:
         raise Corrupt(
-            f"none of the {len(state.branch)} live checkpoints can be restored",
+            f"none of the {len(pipeline.state.branch)} live checkpoints can be restored",
             code="head.none_verifies",
             hint="slackwater verify URL --read-data names every damaged object; restore those from a copy",
         )

@@ -79,7 +79,7 @@ def _unusable(folder: Path, error: OSError) -> InvalidInput:
 def _in_use(folder: Path) -> bool:
     try:
         owners = json.loads((folder / _OWNER).read_text())
-        return any(_started(owner["pid"]) == owner["started"] is not None for owner in owners)
+        return any(owner["started"] is not None and _started(owner["pid"]) == owner["started"] for owner in owners)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

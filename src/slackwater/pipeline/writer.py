@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ..errors import InvalidInput
@@ -13,8 +12,8 @@ from . import refused
 from .metrics import serve
 from .options import OPTIONS, parse_options
 from .query import PipelineQuery
-from .sinks import Sink
 from .sinks.function import FunctionSink
+from .sinks.sink import Sink
 from .start import Job, start
 
 if TYPE_CHECKING:
@@ -139,21 +138,22 @@ class PipelineWriter:
 
     def start(self, *path: Any, **others: Any) -> PipelineQuery:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
-        for name in ["path"] * bool(path) + list(others):
-            raise refused.refuse_start(name)
-        job, metrics = self._check()
-        with ExitStack() as undo:
-            # Before the claim: an address that is taken must not fence a driver that runs.
-            endpoint = serve(metrics, job.name) if metrics is not None else None
-            if endpoint is not None:
-                undo.callback(endpoint.close)
+        if path or others:
+            raise refused.refuse_start("path" if path else next(iter(others)))
+        job = self._check()
+        if job.options.metrics is None:
+            return start(job)
+        # Before the claim: an address that is taken must not fence a driver that runs.
+        endpoint = serve(job.options.metrics, job.name)
+        try:
             query = start(job)
-            undo.pop_all()
-        if endpoint is not None:
-            query.serve_metrics(endpoint)
+        except BaseException:
+            endpoint.close()
+            raise
+        query.serve_metrics(endpoint)
         return query
 
-    def _check(self) -> tuple[Job, str | None]:
+    def _check(self) -> Job:
         for sink in self._sinks.values():
             sink.serve(self._output_mode)
         missing = [
@@ -185,11 +185,5 @@ class PipelineWriter:
             url=join_url(options.store, format_name(name)),
             output_mode=self._output_mode,
             sinks=self._sinks,
-            settings=options.settings,
-            store_options=options.store_options,
-            workdir=options.workdir,
-            fallback=options.fallback,
-            drop_sinks=options.drop_sink,
-            accept_changes=options.accept_changes,
-            delivery=options.delivery,
-        ), options.metrics
+            options=options,
+        )

@@ -22,17 +22,13 @@ from ..errors import Corrupt, Unavailable, Unsupported
 from ..formats.manifest import SourcePosition
 from . import checkpoint_files as files
 from .checkpoint_files import Ancestor, OffsetLogEntry, OperatorMetadata
+from .session import REQUIRED
 
 _LOOKS = 3
 _MAX_DEPTH = 32
 _CODEC = "spark.sql.streaming.stateStore.compression.codec"
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_WANTED = (
-    'begin anew with .config("spark.sql.streaming.stateStore.checkpointFormatVersion", "2")'
-    '.config("spark.sql.streaming.stateStore.providerClass", '
-    '"org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")'
-    '.config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")'
-)
+_WANTED = "begin anew with " + "".join(f'.config("{key}", "{value}")' for key, value in REQUIRED.items())
 
 
 def capture(directory: Path, micro_batch: int, source_types: Sequence[str] = ()) -> Cut:
@@ -72,9 +68,11 @@ class _Look:
 
     def cut(self, source_types: Sequence[str]) -> Cut:
         number = self._micro_batch
-        *entries, commits = logs = [*(f"offsets/{n}" for n in (number - 1, number) if n >= 0), f"commits/{number}"]
-        offsets = [files.decode_offsets(self._read(path), path) for path in entries][-1]
-        commit = files.decode_commit(self._read(commits), commits)
+        # Spark reads the micro-batch before, too, when it starts: both must decode, and so must the query's id.
+        offset_logs = [f"offsets/{n}" for n in (number - 1, number) if n >= 0]
+        commit_log = f"commits/{number}"
+        offsets = [files.decode_offsets(self._read(path), path) for path in offset_logs][-1]
+        commit = files.decode_commit(self._read(commit_log), commit_log)
         files.decode_query_id(self._read("metadata"), "metadata")
         self._check_offsets_follow()
         sources = dict(_position(i, offsets, source_types) for i in range(len(offsets.sources)))
@@ -85,7 +83,10 @@ class _Look:
             watermark_ms=max(0, watermark_ms),
             sources=sources,
             operators=operators,
-            files=[self._file(path) for path in ("metadata", *logs, *described, *self._source_logs(sources))],
+            files=[
+                self._file(path)
+                for path in ("metadata", *offset_logs, commit_log, *described, *self._source_logs(sources))
+            ],
         )
 
     def _check_offsets_follow(self) -> None:

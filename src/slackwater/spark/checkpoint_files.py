@@ -50,14 +50,12 @@ class OffsetLogEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     watermark_ms: int
-    timestamp_ms: int
     conf: dict[str, str]
     sources: list[tuple[str | None, str | None]]
 
 
 class _OffsetMetadata(msgspec.Struct):
     batchWatermarkMs: int = 0
-    batchTimestampMs: int = 0
     conf: dict[str, str] = {}
 
 
@@ -78,7 +76,6 @@ def decode_offsets(data: bytes, path: str) -> OffsetLogEntry:
     return OffsetLogEntry(
         version=version,
         watermark_ms=metadata.batchWatermarkMs,
-        timestamp_ms=metadata.batchTimestampMs,
         conf=metadata.conf,
         sources=sources,
     )
@@ -237,15 +234,14 @@ class _Blocks:
 
 
 class SstFile(msgspec.Struct, frozen=True):
-    """A file of sorted keys: its name inside RocksDB, and the one that it has in the folder ``SSTs``."""
+    """A file of sorted keys, by its name in the folder ``SSTs``."""
 
-    local_name: str
     name: str
     size_bytes: int
 
 
 class _Sst(msgspec.Struct):
-    localFileName: _SstName
+    localFileName: _SstName  # only checked: Spark makes a path of it
     dfsSstFileName: _SstName
     sizeBytes: _Bytes
 
@@ -274,7 +270,7 @@ def decode_snapshot(file: BinaryIO, path: str) -> list[SstFile]:
     snapshot = _json(text.encode(), _Snapshot, path)
     if snapshot.logFiles:
         raise Unsupported(f"{path} needs a write-ahead log, which Spark 4.3 does not keep", code="state.has_logs")
-    return [SstFile(sst.localFileName, sst.dfsSstFileName, sst.sizeBytes) for sst in snapshot.sstFiles]
+    return [SstFile(sst.dfsSstFileName, sst.sizeBytes) for sst in snapshot.sstFiles]
 
 
 # --- all of them

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..artifacts import Cut, Holdings
+from ..artifacts import Holdings
 from ..errors import Corrupt, InvalidInput, Unavailable
 from ..formats.layout import check_path
 from ..formats.manifest import Manifest
@@ -52,7 +52,7 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
     return holdings
 
 
-def check_structure(directory: Path, manifest: Manifest) -> Cut:
+def check_structure(directory: Path, manifest: Manifest) -> None:
     """Resolve a hydrated directory as capture does, and see that it holds the manifest's state, all of it."""
     try:
         cut = capture(directory, manifest.micro_batch)
@@ -86,7 +86,6 @@ def check_structure(directory: Path, manifest: Manifest) -> Cut:
             code="hydrate.files_differ",
             hint="slackwater verify URL --read-data",
         )
-    return cut
 
 
 class _Writer:

@@ -70,7 +70,9 @@ def _read(plan: Any, definitions: dict[int, Any]) -> Node:
     else:
         children = listed(plan.children())
     subqueries = [] if name in TRANSPARENT else listed(plan.subqueries())
-    return Node(plan, name, *([_read(each, definitions) for each in plans] for plans in (children, subqueries)))
+    return Node(
+        plan, name, [_read(each, definitions) for each in children], [_read(each, definitions) for each in subqueries]
+    )
 
 
 def listed(sequence: Any) -> list[Any]:

@@ -84,7 +84,7 @@ def _distinct(node: Node, live: _Live, text: Text) -> QueryOperator:
 
 
 def _join(node: Node, live: _Live, text: Text) -> QueryOperator:
-    used = live.used if live.used is None else live.used | _across(node)
+    used = None if live.used is None else live.used | _across(node)
     keys = []
     for equality in _conjuncts(node):
         if equality.getClass().getSimpleName() in ("EqualTo", "EqualNullSafe") and _sides(node, equality) == {0, 1}:
@@ -204,7 +204,7 @@ def _below(node: Node, live: _Live) -> _Live:
 
 
 def _found(words: str) -> frozenset[int]:
-    return frozenset(int(found[1]) for found in NUMBER.finditer(words))
+    return frozenset(map(int, NUMBER.findall(words)))
 
 
 def _numbers(expressions: Any) -> frozenset[int]:
@@ -213,7 +213,8 @@ def _numbers(expressions: Any) -> frozenset[int]:
 
 def _own(words: str) -> int:
     """Tell an expression's own number, which comes last; a column's is its only one."""
-    return max((int(found[1]) for found in list(NUMBER.finditer(words))[-1:]), default=-1)
+    numbers = NUMBER.findall(words)
+    return int(numbers[-1]) if numbers else -1
 
 
 def _conjuncts(node: Node) -> list[Any]:

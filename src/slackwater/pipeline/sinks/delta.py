@@ -11,7 +11,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ class DeltaSink(StagingSink):
         path: str | os.PathLike[str],
         *,
         key: str | Sequence[str] | None = None,
-        storage_options: dict[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
         take_over: bool = False,
     ) -> None:
         self._table = Table(path, dict(storage_options or {}))
@@ -126,14 +126,6 @@ class DeltaSink(StagingSink):
         upsert = Upsert(self._table, self._staging, frames) if frames[0].mode == "upsert" else None
         self._until_done(lambda: self._commit_once(frames, epoch, upsert))
 
-    def undo(self, to_epoch: int, epoch: int) -> None:
-        """Go back, in one version that also remembers ``epoch``, to before the first one after ``to_epoch``."""
-        self._move(epoch, to_epoch)
-
-    def keep(self, epoch: int) -> None:
-        """Remember the epoch and leave every row as it is."""
-        self._move(epoch, None)
-
     def plan_undo(self, to_epoch: int) -> str:
         """Say what ``undo`` would take back, or refuse as it would."""
         self.check_bound()
@@ -166,8 +158,8 @@ class DeltaSink(StagingSink):
         reach("delta.commit.after")
         return True
 
-    def _move(self, epoch: int, to_epoch: int | None) -> None:
-        """Remember a rollback's epoch, with what it takes back."""
+    def _roll_back(self, to_epoch: int | None, epoch: int) -> None:
+        """Go back, in one version that also remembers ``epoch``, to before the first one after ``to_epoch``."""
         # Before the look at the table: of a driver that comes after this one, nothing may be deleted.
         staged = self._staging.attempts()
         with self._lock:
@@ -177,9 +169,9 @@ class DeltaSink(StagingSink):
                 self._staging.clear(self._staging.note_undone(epoch, staged))
         if self._staging.was_noted(epoch):
             to_epoch = 0
-        self._until_done(lambda: self._move_once(epoch, to_epoch))
+        self._until_done(lambda: self._roll_back_once(to_epoch, epoch))
 
-    def _move_once(self, epoch: int, to_epoch: int | None) -> bool:
+    def _roll_back_once(self, to_epoch: int | None, epoch: int) -> bool:
         """Undo or keep, unless that was done; False when another writer was faster."""
         table = self._table.load()
         if table is None or self._epoch_of(table) >= epoch:

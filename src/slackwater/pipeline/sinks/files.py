@@ -7,6 +7,7 @@ and is repeated by every re-drive of the newest entry. So a plain listing never 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,6 @@ from .files_log import (
     read_entry,
     read_undo,
 )
-from .files_reader import read_committed
 from .files_undo import plan, withdraw
 from .staging import HOME, Staging, StagingSink, staged_missing
 from .target import CONCURRENCY, Target, other_pipeline
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 # The newest entry decides; older ones are for people, for undos, and a bounded listing.
 _ENTRIES_KEPT = 100
-
-__all__ = ["FileSink", "read_committed"]
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +52,14 @@ class FileSink(StagingSink):
 
     kind = "files"
 
-    def __init__(self, path: str | os.PathLike[str], *, take_over: bool = False, **store_options: str) -> None:
-        self._target = Target(path, store_options)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        take_over: bool = False,
+    ) -> None:
+        self._target = Target(path, storage_options or {})
         self._store = self._target.store
         self._take_over = take_over
         self.address = self._target.url
@@ -107,14 +111,6 @@ class FileSink(StagingSink):
         old = [name.key for name in entries.values() if name.epoch <= epoch - _ENTRIES_KEPT and not name.is_undo]
         self._store.delete(old)
 
-    def undo(self, to_epoch: int, epoch: int) -> None:
-        """Withdraw what was published after ``to_epoch``: the entry is the undo, deleting follows."""
-        self._move(epoch, to_epoch)
-
-    def keep(self, epoch: int) -> None:
-        """Remember the epoch and leave every row as it is."""
-        self._move(epoch, None)
-
     def plan_undo(self, to_epoch: int) -> str:
         """Say what ``undo`` would withdraw, or refuse as it would."""
         self.check_bound()
@@ -146,8 +142,11 @@ class FileSink(StagingSink):
             reach("files.publish.between")
         in_parallel([lambda file=file: move(file) for file in left[1:]], CONCURRENCY)  # type: ignore[misc]
 
-    def _move(self, epoch: int, to_epoch: int | None) -> None:
-        """Remember a rollback's epoch, with what it withdraws; to keep is to withdraw what is not there yet."""
+    def _roll_back(self, to_epoch: int | None, epoch: int) -> None:
+        """Withdraw what was published after ``to_epoch``: the entry is the undo, deleting follows.
+
+        To keep is to withdraw what is not there yet.
+        """
         self.check_bound()
         entries = self._entries()
         newest = max(entries, default=0)

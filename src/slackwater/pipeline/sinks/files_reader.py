@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from ...store import Store
 from .files_log import Entry, EntryKey, parse_entry_key, parse_published, read_entry, read_undo
@@ -12,12 +13,12 @@ from .target import Target, unavailable
 _MAX_LISTINGS = 20
 
 
-def read_committed(path: str | os.PathLike[str], **store_options: str) -> list[str]:
+def read_committed(path: str | os.PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """List the files that hold exactly the committed rows of every pipeline that writes to the folder.
 
     One that is listed where it was staged may be published before it is opened, and then is not found: list again.
     """
-    target = Target(path, store_options)
+    target = Target(path, storage_options or {})
     seen = _look(target.store)
     for _ in range(_MAX_LISTINGS):
         before, seen = seen, _look(target.store)

@@ -7,6 +7,7 @@ data and removed before the commit, tells which attempts are staged only: nothin
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -162,7 +163,7 @@ def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
     )
 
 
-class StagingSink:
+class StagingSink(ABC):
     """What every sink that stages Parquet does alike."""
 
     can_undo = True
@@ -188,6 +189,18 @@ class StagingSink:
     def discard(self, attempts: Iterable[str]) -> None:
         """Delete the staged output of these attempts; what was committed, or is unknown, is left alone."""
         self._staging.discard(attempts)
+
+    def undo(self, to_epoch: int, epoch: int) -> None:
+        """Take back what was committed after ``to_epoch``, and remember ``epoch``."""
+        self._roll_back(to_epoch, epoch)
+
+    def keep(self, epoch: int) -> None:
+        """Remember the epoch and leave every row as it is."""
+        self._roll_back(None, epoch)
+
+    @abstractmethod
+    def _roll_back(self, to_epoch: int | None, epoch: int) -> None:
+        """Remember a rollback's epoch, with what it takes back; to None is to take nothing back."""
 
 
 def _is_data(key: str) -> bool:
