@@ -478,7 +478,8 @@ def test_ctrl_c_ends_a_command_that_waits_for_its_store():
             connection, _ = silent.accept()
             with connection:
                 process.send_signal(signal.SIGINT)
-                _, stderr = process.communicate(timeout=15)
+                # Far less than the command would wait for an answer, much more than a busy machine needs.
+                _, stderr = process.communicate(timeout=60)
     assert (process.returncode, stderr) == (130, b"interrupted\n")
 
 
@@ -489,6 +490,21 @@ def test_a_reader_that_leaves_early_causes_no_noise(url):
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def closing(stream: str, *args: object) -> subprocess.CompletedProcess[bytes]:
+    return finish(["sh", "-c", f'exec "$@" {stream}', "sh", *command(*args)])
+
+
+def test_a_closed_stdout_is_no_failure(url):
+    done = closing(">&-", "show", url)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_with_a_closed_stderr_stdout_has_the_document_and_nothing_else(url):
+    done = closing("2>&-", "show", url, "--at", "none", "--json")
+    assert done.returncode == 10
+    assert json.loads(done.stdout)["error"]["code"] == "checkpoint.not_found"
 
 
 def test_an_unexpected_failure_is_one_line_and_a_traceback_only_when_asked_for(url):

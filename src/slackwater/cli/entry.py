@@ -65,7 +65,10 @@ def group() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command, and return its exit code."""
     args = sys.argv[1:] if args is None else list(args)
-    for stream in (sys.stdout, sys.stderr):
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # It was closed: what is said to it must neither fail nor go elsewhere.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process lives
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     invocation = Invocation()
