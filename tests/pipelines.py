@@ -7,7 +7,6 @@ import json
 import struct
 import uuid
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ import msgspec
 
 from slackwater import recovery
 from slackwater.checkpointer import Attempt, Checkpointer
-from slackwater.errors import Corrupt
 from slackwater.fallback import recover
 from slackwater.formats.layout import format_name
 from slackwater.formats.manifest import SinkOutput
@@ -50,13 +48,13 @@ class FolderSink:
     kind, can_undo = "folder", True
 
     def __init__(self, root: Path) -> None:
-        self.root, self._staged = root, root / "staged"
+        self.root, self.address, self._staged = root, str(root), root / "staged"
         self._staged.mkdir(parents=True, exist_ok=True)
 
     def stage(self, attempt: str, text: str) -> SinkOutput:
         (self._staged / attempt).write_text(text)
         descriptor = {"attempt": attempt, "files": [attempt]}
-        return SinkOutput(kind=self.kind, address=str(self.root), can_undo=True, descriptors=[descriptor])
+        return SinkOutput(kind=self.kind, address=self.address, can_undo=True, descriptors=[descriptor])
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
         (self.root / "owner").write_text(f"{pipeline}/{sink}/{uid}")
@@ -143,8 +141,7 @@ class Driver:
             fallback=(lambda damage, target: None) if fallback else None,
         ) or (None, {})
         self.references = References(self.store, self.settings)
-        with suppress(Corrupt):  # as a start does when an older manifest is damaged
-            sweep(self.store, self.log, self.claimed, self.sinks, self.references)
+        sweep(self.store, self.log, self.claimed, self.sinks, self.references)
         self.micro_batch = head.manifest.micro_batch if head else -1
         self.work = SparkDirectory(folder, self.micro_batch)
         self.checkpointer = Checkpointer(
@@ -159,6 +156,7 @@ class Driver:
             holdings=holdings,
             settlement=head.settlement if head else None,
         )
+        self.delete_retired()
 
     @staticmethod
     def sink_at(root: Path, name: str = "orders", sink: str = "totals") -> FolderSink:
@@ -173,6 +171,9 @@ class Driver:
         outputs = {name: sink.stage(attempt, f"rows of {self.micro_batch}") for name, sink in self.sinks.items()}
         cut = capture(self.work.root, self.micro_batch, ["rate"])
         self.checkpointer.checkpoint(cut, Attempt(checkpoint_id=attempt, outputs=outputs))
+        self.delete_retired()
+
+    def delete_retired(self) -> None:
         gone = delete_retired(self.store, self.log, self.checkpointer.generation, self.references)
         self.checkpointer.note_deleted(gone)
 

@@ -31,6 +31,12 @@ from .world import World
 class CommittingSink(Protocol):
     """What the protocol asks of a sink; ``docs/spec/sinks.md`` says what it must hold to."""
 
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
         """Take the identity under which epochs are remembered; refuse output that knows another uid."""
         ...
@@ -206,7 +212,7 @@ class Checkpointer:
                 manifest_size_bytes=len(data),
                 parent_id=document.parent_id,
                 settled=settled,
-                retire=plan_retire(state, self._settings.keep_last) if state else [],
+                retire=plan_retire(state, self._settings.keep_last, deleted) if state else [],
                 deleted=deleted,
             )
 
@@ -218,6 +224,9 @@ def release(log: Log, generation: int, settled: Settlement | None = None, delete
     """End a generation on record, and say how the newest epoch was settled if that is news."""
     change = Release(generation=generation, settled=settled, deleted=list(deleted))
     log.append(lambda _state: change, generation=generation)
+
+
+_GIVEN_UP = SinkStatus(status="Dropped", reason="the user gave its output up")
 
 
 class SinkFailed(SlackwaterError):
@@ -250,16 +259,18 @@ class SinkFailed(SlackwaterError):
 def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Settlement:
     """Commit the epoch in every sink, one after the other, or undo what a rollback undoes; again does nothing.
 
-    A sink of the manifest that is not here was given up by the user.
+    A sink of the manifest that is absent was given up by the user.
     """
     names, rollback = list(document.sinks), document.rollback
     if rollback is not None:
-        # A sink that no manifest of the branch names any more may have rows of an undone epoch all the same.
-        names += [name for name in sinks if name not in names and sinks[name].epoch() > rollback.to_epoch]
+        # One that no manifest of the branch names may have rows of an undone epoch all the same, or be about to get
+        # them from a driver that does not know yet that it was fenced.
+        names += [name for name in sinks if name not in names]
+    absent = find_absent(document, sinks)
     statuses = dict.fromkeys(names, SinkStatus(status="Pending"))
     for name in names:
         if name not in sinks:
-            statuses[name] = SinkStatus(status="Dropped", reason="the user gave its output up")
+            statuses[name] = _GIVEN_UP
             continue
         try:
             if rollback is None:
@@ -272,8 +283,21 @@ def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Sett
             raise Conflict(message, code=error.code, hint=error.hint, **details) from error
         except Exception as error:
             raise SinkFailed.because(error, document, name, statuses) from error
-        statuses[name] = SinkStatus(status="Committed")
+        statuses[name] = _GIVEN_UP if name in absent else SinkStatus(status="Committed")
     return _settlement(document, statuses)
+
+
+def find_absent(document: Manifest, sinks: Mapping[str, CommittingSink]) -> set[str]:
+    """Name the manifest's sinks that the program lacks, or has at another place than a rollback's rows are."""
+    absent = document.sinks.keys() - sinks.keys()
+    if (rollback := document.rollback) is not None:
+        absent |= {
+            name
+            for name, output in document.sinks.items()
+            if name in sinks and output.can_undo and name not in rollback.keep
+            if (sinks[name].kind, sinks[name].address) != (output.kind, output.address)
+        }
+    return absent
 
 
 def _settlement(document: Manifest, statuses: dict[str, SinkStatus]) -> Settlement:

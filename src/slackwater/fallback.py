@@ -1,20 +1,21 @@
 """Fallback: what a start does about a damaged head. It stops, or rolls back to the newest checkpoint that is sound.
 
-re-drive sinks ─ hydrate ─ when damaged: verify older ones ─ roll back ─ re-drive sinks ─ hydrate
+re-drive sinks ─ hydrate ─ when damaged: hydrate the newest older one that can be ─ ask the sinks ─ roll back ─ re-drive
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from .checkpointer import CommittingSink
-from .errors import Corrupt
+from .errors import Conflict, Corrupt
 from .formats.layout import manifest_key
 from .formats.manifest import Manifest
 from .formats.records import LiveCheckpoint, State
 from .log import Log
-from .recovery import Head, load_manifest, redrive
+from .recovery import DAMAGE, Head, load_manifest, redrive
 from .rewind import epochs_after, newest_verified, roll_back
 from .settings import Settings
 from .store import Store
@@ -38,8 +39,11 @@ def recover(
 ) -> tuple[Head, Hydrated] | None:
     """Drive the head into the sinks and hydrate it; None when there is none. The caller has claimed.
 
-    A damaged head is an error; with ``fallback``, the newest older checkpoint that is sound is rolled back to.
+    A damaged head is an error; with ``fallback``, the newest older checkpoint that is sound is rolled back to, unless
+    a sink refuses: then nothing is changed.
     """
+
+    hydrated: Hydrated | None = None
 
     def drive() -> tuple[Head, Hydrated] | None:
         state = cast(State, log.state)
@@ -47,23 +51,61 @@ def recover(
         if head is None:
             return None
         with log.unless_fenced(state.generation):
-            return head, hydrate(head.manifest)
+            return head, hydrate(head.manifest) if hydrated is None else hydrated
+
+    def try_out(entry: LiveCheckpoint) -> None:
+        # Bytes that verify may still not be whole to Spark; and a rollback has its target's content, so this serves it.
+        nonlocal hydrated
+        hydrated = hydrate(load_manifest(store, entry))
 
     try:
         return drive()
     except Corrupt as damage:
         state = cast(State, log.state)
         head = cast(LiveCheckpoint, state.head)
-        target = newest_verified(store, state, settings, below=head.epoch)
+        target = newest_verified(store, state, settings, below=head.epoch, try_out=try_out)
         with log.unless_fenced(state.generation):
             if fallback is None or target is None:
                 raise _head_damaged(damage, state, head, target) from damage
+            keep = _kept(store, head)
+            if refused := _refusals(sinks, target.epoch, keep):
+                raise _head_damaged(damage, state, head, target, refused=refused, keep=keep) from damage
             fallback(damage, load_manifest(store, target))
-        roll_back(store, log, world, target.epoch)
+        roll_back(store, log, world, target.epoch, keep=keep)
         return drive()
 
 
-def _head_damaged(damage: Corrupt, state: State, head: LiveCheckpoint, target: LiveCheckpoint | None) -> Corrupt:
+def _kept(store: Store, head: LiveCheckpoint) -> list[str]:
+    """Name the sinks whose rows stay: the user has said so when the head was rolled back to."""
+    with suppress(*DAMAGE):
+        rollback = load_manifest(store, head).rollback
+        return list(rollback.keep) if rollback else []
+    return []
+
+
+def _refusals(sinks: Mapping[str, CommittingSink], to_epoch: int, keep: Collection[str]) -> dict[str, str]:
+    """Ask every sink that would undo; return why some refuse."""
+    refused: dict[str, str] = {}
+    for name, sink in sinks.items():
+        if sink.can_undo and name not in keep:
+            try:
+                sink.plan_undo(to_epoch)
+            except Conflict as error:
+                if error.code != "sink.undo_refused":
+                    raise
+                refused[name] = error.message
+    return refused
+
+
+def _head_damaged(
+    damage: Corrupt,
+    state: State,
+    head: LiveCheckpoint,
+    target: LiveCheckpoint | None,
+    *,
+    refused: Mapping[str, str] | None = None,
+    keep: Collection[str] = (),
+) -> Corrupt:
     lost = epochs_after(state, target.epoch if target else 0)
     if target is None:
         way_out, hint = "no older checkpoint can be restored either", "slackwater verify URL --read-data"
@@ -73,6 +115,13 @@ def _head_damaged(damage: Corrupt, state: State, head: LiveCheckpoint, target: L
         hint = (
             f'.option("fallback", "newest-verified") or slackwater rollback URL --to {target.epoch} --yes rolls back '
             "to it, sinks too, and reads the rest again; or restore the object from a copy"
+        )
+    if target is not None and refused:
+        way_out += "".join(f"; the sink {name!r} would refuse that: {why}" for name, why in refused.items())
+        options = " ".join(f"--keep {name}" for name in sorted({*keep, *refused}))
+        hint = (
+            f"slackwater rollback URL --to {target.epoch} {options} --yes leaves their rows as they are, and what is "
+            "read again comes a second time; or restore the object from a copy"
         )
     return Corrupt(
         f"the newest checkpoint, epoch {head.epoch}, cannot be restored: {damage.message}; {way_out}",

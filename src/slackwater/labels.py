@@ -18,8 +18,8 @@ _ID_PREFIX = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
-def resolve(state: State, ref: str) -> LiveCheckpoint:
-    """Find the live checkpoint that ``ref`` names.
+def resolve(state: State, ref: str, *, branch_only: bool = False) -> LiveCheckpoint:
+    """Find the live checkpoint that ``ref`` names; with ``branch_only``, a time names one that was not undone.
 
     Tried in this order: ``latest``, ``@TIME`` (the newest checkpoint not after it), a label, an epoch, an id or the
     beginning of one. The rules for labels keep these apart; only a label of hex digits can hide the beginning of an id.
@@ -31,9 +31,11 @@ def resolve(state: State, ref: str) -> LiveCheckpoint:
     if ref == LATEST_REF:
         return state.head
     if ref.startswith("@"):
-        return _resolve_time(state, ref)
+        return _resolve_time(state.branch if branch_only else state.live, ref)
     savepoint = find_label(state, ref)
     number = savepoint.epoch if savepoint else int(ref) if _EPOCH.fullmatch(ref) else None
+    if number == 0:
+        raise InvalidInput("there is no epoch 0: they begin at 1", code="ref.malformed", hint="slackwater list URL")
     entry = state.find(number) if number is not None else None
     if entry is None and _ID_PREFIX.fullmatch(ref.lower()):
         entry = _resolve_id(state, ref.lower())
@@ -57,10 +59,10 @@ def parse_time(ref: str) -> datetime:
         ) from None
 
 
-def _resolve_time(state: State, ref: str) -> LiveCheckpoint:
+def _resolve_time(candidates: list[LiveCheckpoint], ref: str) -> LiveCheckpoint:
     time = parse_time(ref)
     at_ms = ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _BEGINNING) // timedelta(milliseconds=1)
-    entry = next((entry for entry in reversed(state.live) if entry.created_at_ms <= at_ms), None)
+    entry = next((entry for entry in reversed(candidates) if entry.created_at_ms <= at_ms), None)
     if entry is None:
         raise NotFound(
             f"no checkpoint that is kept was made at {ref[1:]} or before it",

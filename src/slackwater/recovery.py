@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 import msgspec
 
 from .artifacts import Holdings, get_artifacts
-from .checkpointer import CommittingSink, drive_sinks
+from .checkpointer import CommittingSink, drive_sinks, find_absent
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from .failpoints import reach
 from .formats import manifest as manifests
@@ -111,13 +111,16 @@ def _redrive(
                 hint="the log is older than the sink: was the store restored from a backup?",
             )
     settled = state.settled_epoch == state.epoch
-    left = head.sinks.keys() - sinks.keys() - set(dropped)
+    left = find_absent(head, sinks) - set(dropped)
     if left and not settled:
-        what = "rows to take back" if head.rollback else "output to commit"
+        name, what = min(left), "rows to take back" if head.rollback else "output to commit"
+        output = head.sinks[name]
+        now = f"at {sinks[name].address} ({sinks[name].kind})" if name in sinks else "not"
         raise Conflict(
-            f"the sink {min(left)!r} has {what} for epoch {state.epoch}, and is not in the pipeline",
+            f"the sink {name!r} has {what} for epoch {state.epoch} at {output.address} ({output.kind}), and is {now} "
+            "in the pipeline",
             code="sink.missing",
-            hint=f'start once with the sink, or give this up on record: .option("drop_sink", "{min(left)}")',
+            hint=f'start once with the sink as it was, or give this up on record: .option("drop_sink", [{name!r}])',
         )
     settlement = drive_sinks(head, sinks)
     return None if settled else settlement

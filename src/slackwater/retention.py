@@ -11,17 +11,33 @@ from contextlib import suppress
 from functools import partial
 from typing import cast
 
+import msgspec
+
 from .artifacts import in_parallel
 from .checkpointer import CommittingSink
 from .errors import Corrupt
 from .failpoints import reach
-from .formats.layout import LATEST, manifest_key, parse_key
+from .formats.layout import LATEST, checkpoint_folder, manifest_key, parse_key
 from .formats.manifest import references
-from .formats.records import LiveCheckpoint, RetiredCheckpoint, State
+from .formats.records import LiveCheckpoint, RetiredCheckpoint, State, require_current
 from .log import Log
-from .recovery import Claimed, load_manifest
+from .recovery import DAMAGE, Claimed, load_manifest
 from .settings import Settings
 from .store import Store
+
+
+class Needed(msgspec.Struct, frozen=True):
+    """What live checkpoints need. One whose manifest cannot be read may need whatever no newer checkpoint has written.
+
+    ``blind``: there is such a one. ``newer`` are the folders of all that the log knows to be newer than it.
+    """
+
+    keys: set[str]
+    blind: bool = False
+    newer: tuple[str, ...] = ()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys or (self.blind and not key.startswith(self.newer))
 
 
 class References:
@@ -41,12 +57,22 @@ class References:
             known = self._known[entry.checkpoint_id] = references(load_manifest(self._store, entry))
         return known
 
-    def of_live(self, state: State) -> set[str]:
-        jobs = [partial(self.of, entry) for entry in state.live]
-        live: set[str] = set().union(*in_parallel(jobs, self._settings.concurrency))
+    def of_live(self, state: State) -> Needed:
+        jobs = [partial(self._of_live, entry) for entry in state.live]
+        found = dict(zip(state.live, in_parallel(jobs, self._settings.concurrency), strict=True))
         ids = set(state.checkpoint_ids)
         self._known = {checkpoint_id: keys for checkpoint_id, keys in self._known.items() if checkpoint_id in ids}
-        return live
+        keys: set[str] = set().union(*(keys for keys in found.values() if keys is not None))
+        if not (unreadable := [entry.epoch for entry, keys in found.items() if keys is None]):
+            return Needed(keys)
+        entries: list[LiveCheckpoint | RetiredCheckpoint] = [*state.live, *state.retired]
+        newer = [entry.checkpoint_id for entry in entries if entry.epoch > max(unreadable)]
+        return Needed(keys, True, tuple(map(checkpoint_folder, newer)))
+
+    def _of_live(self, entry: LiveCheckpoint) -> frozenset[str] | None:
+        with suppress(*DAMAGE):
+            return self.of(entry)
+        return None
 
 
 def delete_retired(store: Store, log: Log, generation: int, references: References) -> list[int]:
@@ -54,14 +80,13 @@ def delete_retired(store: Store, log: Log, generation: int, references: Referenc
     state = cast(State, log.state)
     if not state.retired:
         return []
-    with log.unless_fenced(generation):
-        live = references.of_live(state)
+    needed = _find_needed(log, state, generation, references)
     doomed: set[str] = set()
     for entry in state.retired:
         # Manifests go last: without it, everything of this checkpoint is gone already. What a damaged one names, nobody
         # can tell; nothing needs it, so the next start sweeps it.
         with suppress(Corrupt):
-            doomed |= references.of(entry) - live
+            doomed |= {key for key in references.of(entry) if key not in needed}
     store.delete(sorted(doomed))
     reach("delete.between")
     store.delete([manifest_key(entry.checkpoint_id) for entry in state.retired])
@@ -82,17 +107,24 @@ def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, Committi
     kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in state.checkpoint_ids)}
     strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
     if strays:
-        with log.unless_fenced(claimed.state.generation):
-            needed = references.of_live(state)
+        needed = _find_needed(log, state, claimed.state.generation, references)
         for entry in state.retired:
             # The deleter's, who records that they are gone.
             with suppress(Corrupt):
-                needed |= references.of(entry)
+                needed.keys.update(references.of(entry))
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
     count += len(strays)
     reach("sweep.after")
     return count
+
+
+def _find_needed(log: Log, state: State, generation: int, references: References) -> Needed:
+    needed = references.of_live(state)
+    if needed.blind:
+        # A newer driver may have deleted that manifest; then all of this is its own to judge.
+        require_current(cast(State, log.read()), generation)
+    return needed
 
 
 def _is_ours(key: str) -> bool:

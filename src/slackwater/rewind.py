@@ -67,19 +67,32 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [sink for sink in self.sinks if sink.action == "refuse"]
 
 
-def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> None:
-    """Read every byte that the checkpoint needs, verified, and keep none."""
-    restore(store, load_manifest(store, entry), settings, lambda path, data: None)
+def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
+    """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
+    manifest = load_manifest(store, entry)
+    restore(store, manifest, settings, lambda path, data: None)
+    return manifest
 
 
 def newest_verified(
-    store: Store, state: State, settings: Settings, *, below: int | None = None
+    store: Store,
+    state: State,
+    settings: Settings,
+    *,
+    below: int | None = None,
+    try_out: Callable[[LiveCheckpoint], object] | None = None,
 ) -> LiveCheckpoint | None:
-    """Find the newest checkpoint of the branch, or of those below an epoch, that can be restored byte for byte."""
+    """Find the newest checkpoint of the branch, or of those below an epoch, that can be restored byte for byte.
+
+    ``try_out`` may ask for more: it restores a checkpoint, and raises what is wrong with it.
+    """
     for entry in reversed(state.branch):
         if below is None or entry.epoch < below:
             with suppress(*DAMAGE):
-                verify_restorable(store, entry, settings)
+                if try_out is None:
+                    verify_restorable(store, entry, settings)
+                else:
+                    try_out(entry)
                 return entry
     return None
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from slackwater.cli.rollback import command
+from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
 from slackwater.inspect.pipelines import open_pipeline
 from tests.e2e.test_cli import answer, flip, lines, refusal, slackwater
-from tests.pipelines import Driver, make_pipeline
+from tests.pipelines import Driver, FolderSink, make_pipeline
 
 
 @pytest.fixture
@@ -57,11 +59,35 @@ def test_a_driver_that_may_run_is_mentioned(tmp_path: Path) -> None:
     assert "it will be fenced" in slackwater("rollback", url, "--to", "1").stdout
 
 
+def test_a_rollback_to_the_head_says_that_a_driver_that_runs_goes_on(tmp_path: Path) -> None:
+    url = str(make_pipeline(tmp_path, 2, release=False))
+    done = slackwater("rollback", url, "--to", "2", "--yes")
+    assert done.returncode == 0 and "one may be running; it goes on" in done.stdout
+    assert "nothing to do" in done.stderr and "was not stopped, and goes on" in done.stderr
+
+
+def test_a_plan_that_a_sink_refuses_does_not_ask_for_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = str(make_pipeline(tmp_path, 2))
+
+    def refuse(self: FolderSink, to_epoch: int) -> str:
+        raise Conflict("somebody else has written", code="sink.undo_refused")
+
+    monkeypatch.setattr(FolderSink, "plan_undo", refuse)
+    monkeypatch.setattr("slackwater.pipeline.rollback.open_sink", lambda kind, address: FolderSink(Path(address)))
+    command.main(["--to", "1", url], standalone_mode=False)
+    told = capsys.readouterr().err
+    assert "--keep totals leaves its rows" in told and "with --yes it would be refused" in told
+    assert "add --yes" not in told
+
+
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
         (["--to", "9"], 10, "checkpoint.not_found"),
         (["--to", "nope"], 10, "checkpoint.not_found"),
+        (["--to", "0"], 2, "they begin at 1"),
         ([], 2, "--to"),
         (["--to", "2", "--keep", "sales"], 2, "sink.unknown"),
     ],

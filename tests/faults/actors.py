@@ -74,12 +74,8 @@ def driver(scene: Scene, program: Program) -> Body:
         head, (memory, holdings) = recover(scene, program, (store, world, log), sinks)
         check_undone(scene, log, sinks)
         refs = retention.References(store, settings)
-        try:
-            retention.sweep(store, log, claimed, sinks, refs)
-            check_swept(cast(State, log.state), claimed.survey, sinks)
-        except Corrupt:
-            if not scene.damaged:
-                raise
+        retention.sweep(store, log, claimed, sinks, refs)
+        check_swept(cast(State, log.state), claimed.survey, sinks)
         checkpointer = Checkpointer(
             store=store,
             log=log,
@@ -92,6 +88,11 @@ def driver(scene: Scene, program: Program) -> Body:
             holdings=holdings,
             settlement=head.settlement if head else None,
         )
+
+        def delete_retired() -> None:
+            checkpointer.note_deleted(retention.delete_retired(store, log, checkpointer.generation, refs))
+
+        delete_retired()
         while memory.position < TOTAL:
             size = simulation.random.choice((0, 1, 1, 2))
             rows = list(range(memory.position, min(TOTAL, memory.position + size)))
@@ -107,11 +108,7 @@ def driver(scene: Scene, program: Program) -> Body:
             }
             memory.advance(rows, world)
             checkpointer.checkpoint(memory.cut(), Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
-            try:
-                checkpointer.note_deleted(retention.delete_retired(store, log, checkpointer.generation, refs))
-            except Corrupt:
-                if not scene.damaged:
-                    raise
+            delete_retired()
         checkpointer.release()
 
     return body

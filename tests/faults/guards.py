@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater import checkpointer, recovery, retention, rewind
+from slackwater import checkpointer, fallback, recovery, retention, rewind
 from slackwater.errors import NotFound, Unavailable
 from slackwater.formats import plans, records
 from slackwater.formats.records import LiveCheckpoint, State
@@ -64,7 +64,7 @@ def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         checkpointer,
         "plan_retire",
-        lambda state, keep_last: plans.plan_retire(msgspec.structs.replace(state, labels=[]), keep_last),
+        lambda state, *rest: plans.plan_retire(msgspec.structs.replace(state, labels=[]), *rest),
     )
     real = records._retire
 
@@ -78,7 +78,7 @@ def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
 
 
 def retention_ignores_what_live_checkpoints_need(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(retention.References, "of_live", lambda self, state: set())
+    patch.setattr(retention.References, "of_live", lambda self, state: retention.Needed(set()))
 
 
 def a_lost_answer_counts_as_success(patch: pytest.MonkeyPatch) -> None:
@@ -168,9 +168,10 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
         dawdle(store)
         return planned
 
-    def delete_late(store: SimStore, *args: Any) -> list[int]:
-        dawdle(store)
-        return delete(store, *args)
+    def delete_late(store: SimStore, log: Log, *args: Any) -> list[int]:
+        if log.state and log.state.retired:
+            dawdle(store)
+        return delete(store, log, *args)
 
     patch.setattr(rewind, "plan_rollback", plan_early)
     patch.setattr(retention, "delete_retired", delete_late)
@@ -212,8 +213,20 @@ def undone_checkpoints_lose_their_bytes(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def a_fallback_does_not_verify(patch: pytest.MonkeyPatch) -> None:
+def a_checkpoint_that_cannot_be_read_needs_nothing(patch: pytest.MonkeyPatch) -> None:
+    real = retention.References.of_live
+    patch.setattr(
+        retention.References,
+        "of_live",
+        lambda self, state: msgspec.structs.replace(real(self, state), blind=False),
+    )
+
+
+def a_rollback_does_not_verify(patch: pytest.MonkeyPatch) -> None:
+    """Neither that of a tool, nor a fallback."""
+    real = rewind.newest_verified
     patch.setattr(rewind, "verify_restorable", lambda store, entry, settings: None)
+    patch.setattr(fallback, "newest_verified", lambda *args, **fields: real(*args, **fields | {"try_out": id}))
 
 
 MUTATIONS = {
@@ -232,5 +245,6 @@ MUTATIONS = {
     a_rollback_may_go_to_what_is_not_settled: {"exactly-once", "at-least-once", "undone"},
     the_sweep_keeps_what_was_staged_for_undone_epochs: {"swept"},
     undone_checkpoints_lose_their_bytes: {"restorable"},
-    a_fallback_does_not_verify: {"verified"},
+    a_checkpoint_that_cannot_be_read_needs_nothing: {"restorable"},
+    a_rollback_does_not_verify: {"verified"},
 }

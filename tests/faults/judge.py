@@ -167,6 +167,9 @@ def _check_store(history: History, store: SimStore) -> None:
     for entry in state.live:
         wanted = references(history.manifest(entry)) | {manifest_key(entry.checkpoint_id)}
         needed |= wanted
+        # Of a damaged one, too: what is left must be there when the rest is put back from a copy.
+        if lost := wanted - scene.simulation.objects.keys():
+            raise Violation(f"restorable: live epoch {entry.epoch} has lost {min(lost)}")
         if wanted & scene.damaged and entry is not state.head:
             continue
         try:

@@ -147,6 +147,25 @@ def test_a_log_that_was_cleaned_up_says_so(bench: Bench) -> None:
     assert bench.rows() == [1, 2, 3, 4]
 
 
+def test_a_plan_counts_no_epoch_that_was_taken_back_before(bench: Bench) -> None:
+    sink = bench.sink()
+    bench.fill(sink, 1, 2, 3)
+    assert sink.plan_undo(1) == "2 files, 2 rows of 2 epochs"
+    sink.undo(1, 4)
+    assert sink.plan_undo(1) == "nothing"
+    bench.fill(sink, 5)
+    assert sink.plan_undo(1) == "1 file, 1 row of 1 epoch"
+    sink.undo(1, 6)
+    sink.keep(7)
+    bench.fill(sink, 8, 9)
+    sink.undo(8, 10)
+    bench.fill(sink, 11)
+    assert sink.plan_undo(1) == sink.plan_undo(7) == "2 files, 2 rows of 2 epochs"
+    assert sink.plan_undo(0) == "3 files, 3 rows of 3 epochs"
+    sink.undo(2, 12)  # past an undo that went further back
+    assert bench.rows() == [1, 2] and sink.plan_undo(0) == "2 files, 2 rows of 2 epochs"
+
+
 def test_an_append_only_table_is_left_as_it_is(bench: Bench) -> None:
     DeltaTable.create(str(bench.root), pa.schema([("id", pa.int64())]), configuration={"delta.appendOnly": "true"})
     sink = bench.sink()
@@ -240,6 +259,31 @@ def test_a_table_that_appears_while_nothing_is_there_is_undone_too(bench: Bench)
     sink._staging.clear = after_the_commit
     sink.keep(2)
     assert bench.rows() == [] and sink.epoch() == 2
+
+
+@pytest.mark.parametrize("again", [lambda sink: sink.keep(4), lambda sink: sink.undo(2, 4)], ids=["keep", "undo"])
+def test_a_later_rollback_ends_what_one_that_found_no_table_began(bench: Bench, again: Callable[[Any], None]) -> None:
+    sink, zombie = bench.sink(), bench.sink()
+    staged = bench.stage_by_hand(new_attempt(), 2)
+    clear = sink._staging.clear
+
+    def die_after_the_commit(attempts: list[str]) -> None:
+        zombie.commit([staged], 2)
+        clear(attempts)
+        raise KeyboardInterrupt
+
+    sink._staging.clear = die_after_the_commit
+    with pytest.raises(KeyboardInterrupt):
+        sink.undo(1, 3)
+    heir = bench.sink()
+    assert heir.plan_undo(2) == "1 file, 1 row of 1 epoch"
+    again(heir)  # whatever it was told to leave: the table refers to files that are gone
+    assert bench.rows() == [] and heir.epoch() == 4
+    # From now on that note is older than what the table remembers.
+    bench.fill(heir, 5, 6)
+    heir.undo(5, 7)
+    heir.keep(8)
+    assert bench.rows() == [5]
 
 
 @pytest.mark.parametrize("step", ["attempts", "note_undone", "clear"])

@@ -60,6 +60,28 @@ def test_an_epoch_that_is_committed_and_not_published_is_read_where_it_was_stage
     assert bench.plain_rows() == [*range(6)]
 
 
+@pytest.mark.parametrize("ids", [(1, 2), ()], ids=["rows", "no rows"])
+def test_a_micro_batch_that_an_epoch_was_cut_before_is_deleted(
+    bench: Bench, ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, attempt, other = bench.sink(), new_attempt(), new_attempt()
+    staged = [bench.stage_by_hand(attempt, *ids)]
+    bench.stage_by_hand(attempt, 3)  # done again by the next run, in another attempt
+    later = bench.stage_by_hand(other, 3)
+    with monkeypatch.context() as dying:
+        dying.setattr(sink._target, "clear", lambda folder: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            sink.commit(staged, 1)
+    assert bench.rows() == bench.plain_rows() == [*ids]
+    # The next start drives the newest epoch again.
+    for heir in (bench.sink(), bench.sink()):
+        heir.commit(staged, 1)
+        assert {path.name for path in bench.root.glob("_slackwater/*/*/data/*")} == {other}
+    heir.commit([later], 2)
+    assert bench.rows() == bench.plain_rows() == [*ids, 3]
+    assert not list(bench.root.glob("_slackwater/*/*/data/*"))
+
+
 def test_a_consumer_may_take_published_files_away(spark: SparkSession, bench: Bench) -> None:
     sink = bench.sink()
     staged = sink.stage(numbers(spark, 0, 10), new_attempt(), 0)

@@ -22,7 +22,7 @@ from slackwater.pipeline import sinks
 from slackwater.pipeline.sinks.files_reader import read_committed
 from slackwater.pipeline.sinks.sink import Sink
 
-from .conftest import OTHER_UID, Bench, new_attempt
+from .conftest import OTHER_UID, UID, Bench, new_attempt
 
 SOURCES = Path(sinks.__file__).parent
 
@@ -58,6 +58,43 @@ def test_binding_leaves_no_mark(bench: Bench) -> None:
     sink = bench.sink()
     assert sink.epoch() == 0 and sink.staged() == []
     assert not bench.root.exists()
+
+
+@pytest.mark.parametrize(("pipeline", "name"), [("orders", "alerts"), ("returns", "totals")])
+def test_a_sink_object_is_one_sink_of_one_pipeline(bench: Bench, pipeline: str, name: str) -> None:
+    sink = bench.sink()
+    with pytest.raises(InvalidInput, match=r"'totals' of the pipeline 'orders' already.*for each \.to") as caught:
+        sink.bind(pipeline, name, OTHER_UID)
+    assert caught.value.code == "sink.shared"
+    # Who was first goes on as if nothing had been, and starts again in the same process.
+    bench.fill(sink, 1)
+    sink.bind("orders", "totals", UID)
+    bench.fill(sink, 2)
+    assert bench.sink().epoch() == 2 and bench.rows() == [1, 2]
+    # The target is not the object: another sink may write there, through one of its own.
+    bench.sink(name, pipeline=pipeline, uid=OTHER_UID)
+
+
+def test_a_sink_object_changes_its_uid_only_before_it_is_used(bench: Bench) -> None:
+    sink = bench.sink(uid=OTHER_UID)
+    sink.bind("orders", "totals", UID)  # as a claim does when another driver began the pipeline
+    bench.fill(sink, 1)
+    sink.bind("orders", "totals", UID)
+    with pytest.raises(InvalidInput, match="in another store, already") as caught:
+        sink.bind("orders", "totals", OTHER_UID)
+    assert caught.value.code == "sink.shared"
+    bench.fill(sink, 2)
+    assert bench.sink().epoch() == 2 and bench.rows() == [1, 2]
+
+
+def test_a_target_that_refuses_an_identity_leaves_the_object_the_one_it_has(bench: Bench) -> None:
+    bench.fill(bench.sink(), 1)
+    sink = bench.sink()
+    with pytest.raises(Conflict) as caught:
+        sink.bind("orders", "totals", OTHER_UID)
+    assert caught.value.code == "sink.other_pipeline"
+    bench.fill(sink, 2)
+    assert bench.sink().epoch() == 2 and bench.rows() == [1, 2]
 
 
 def test_an_unbound_sink_says_so(bench: Bench) -> None:

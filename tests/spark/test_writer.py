@@ -75,6 +75,7 @@ def test_a_function_is_told_to_be_at_least_once(trickle: Trickle, caplog: pytest
     writer = trickle.to_files().to("seen", lambda frame, n: None).trigger(availableNow=True)
     writer.start().awaitTermination()
     assert "delivery is at least once (the sink seen)" in caplog.text
+    assert "the sink seen is a function: after a crash a number n may come with other rows" in caplog.text
 
 
 @pytest.mark.parametrize("mode", ["UPDATE", "complete"])
@@ -113,6 +114,7 @@ def test_every_output_mode_goes_to_a_function(trickle: Trickle, mode: str) -> No
         (lambda w: w.outputMode("update").start(), "output_mode.unsupported", ""),
         (lambda w: w.to("x", sw.FileSink), "sink.not_a_sink", "sw.FileSink(PATH)"),
         (lambda w: w.to("x", 7), "sink.not_a_sink", "function"),
+        (lambda w: w.to("x", sink := sw.FileSink("/x")).to("y", sink), "sink.shared", "of its own"),
         (lambda w: w.to("foreachBatch", print).foreachBatch(print), "sink.name_taken", ""),
         (lambda w: w.option("drop_sink", "files").start(), "option.bad_value", ""),
         (lambda w: w.option("fallback", "oldest").start(), "option.bad_value", ""),
@@ -127,6 +129,18 @@ def test_what_is_not_served_is_refused_by_name(
     assert raised.value.code == code
     assert hint in (raised.value.hint or "")
     assert not (trickle.folder / "store").exists()
+
+
+def test_a_sink_object_serves_its_pipeline_again_and_no_other(trickle: Trickle) -> None:
+    sink = sw.FileSink(trickle.folder / "out")
+    for ids in (range(3), range(3, 6)):
+        trickle.drop(ids)
+        trickle.writer().to("files", sink).trigger(availableNow=True).start().awaitTermination()
+        with pytest.raises(sw.InvalidInput, match=re.escape("'files' of the pipeline 'ids' already")) as raised:
+            trickle.writer().queryName("others").to("files", sink).start()
+        assert raised.value.code == "sink.shared"
+        assert not (trickle.folder / "store" / "others").exists()
+    assert trickle.out() == list(range(6))
 
 
 def test_every_public_method_of_sparks_writer_is_served_or_refused_by_name(trickle: Trickle) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,3 +69,25 @@ def test_options_go_to_the_client_of_the_store(tmp_path: Path, directory: Path) 
     store = str(tmp_path / "store")
     with pytest.raises(sw.InvalidInput, match="takes no options"):
         sw.adopt(directory, store=store, pipeline="orders", storage_options={"region": "eu"})
+
+
+def test_store_and_directory_may_be_paths(tmp_path: Path, directory: Path) -> None:
+    assert sw.adopt(directory, store=tmp_path / "store", pipeline="orders").epoch == 1
+    assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"directory": "//[x"}, "adopt.not_local"),
+        ({"directory": b"/x"}, "adopt.not_local"),
+        ({"directory": None}, "adopt.not_local"),
+        ({"directory": "~nobody-of-this-name/x"}, "adopt.no_checkpoint"),
+        ({"store": 7}, "store.bad_url"),
+        ({"store": b"/x"}, "store.bad_url"),
+    ],
+)
+def test_what_is_no_path_is_a_typed_error(tmp_path: Path, directory: Path, wrong: dict[str, Any], code: str) -> None:
+    with pytest.raises(sw.SlackwaterError) as raised:
+        sw.adopt(**{"directory": directory, "store": tmp_path / "store", "pipeline": "orders", **wrong})
+    assert raised.value.code == code

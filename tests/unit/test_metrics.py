@@ -105,6 +105,9 @@ def test_an_address_that_cannot_be_had_is_a_typed_error():
     in_use = pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\].*Address already in use")
     with socket.create_server(("127.0.0.1", 0)) as taken, in_use:
         serve(taken.getsockname()[1], "orders")
+    for host in ("a..b", "x" * 70):
+        with pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\].*no host can have this name"):
+            serve(f"{host}:0", "orders")
     with pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\]"):
         serve("203.0.113.1:0", "orders")
 

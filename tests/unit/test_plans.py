@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from slackwater.formats import batch, records
@@ -98,6 +99,15 @@ def living(
 )
 def test_F4_the_newest_stay_with_the_one_that_is_added_and_so_do_savepoints(before, keep_last, leaving):
     assert plan_retire(before, keep_last) == leaving
+
+
+def test_what_the_same_record_says_is_deleted_waits_no_more():
+    waiting = living(4, 5, 6, retired=3)
+    for room in (range(997), range(1001)):
+        more = [records.RetiredCheckpoint(epoch=e + 100, checkpoint_id="", manifest_sha256="") for e in room]
+        full = msgspec.structs.replace(waiting, retired=[*waiting.retired, *more])
+        assert plan_retire(full, 1) == []
+        assert plan_retire(full, 1, deleted=[entry.epoch for entry in more]) == [4, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,15 @@ def test_a_target_that_not_every_sink_has_is_refused():
     assert step(msgspec.structs.replace(unsettled, settled_epoch=2), rollback(3, 2)).epoch == 3
 
 
+def test_a_full_state_takes_a_checkpoint_that_retires_and_a_rollback_that_does_not(monkeypatch):
+    monkeypatch.setattr(records, "MAX_LIVE", 3)
+    monkeypatch.setattr(records, "ROOM_FOR_ROLLBACKS", 1)
+    assert refusal(TWO, checkpoint(3)).code == "checkpoint.too_many"
+    retiring = msgspec.structs.replace(checkpoint(3), retire=[2])
+    assert [entry.epoch for entry in step(TWO, retiring).live] == [1, 3]
+    assert [entry.epoch for entry in step(TWO, rollback(3, 1)).live] == [1, 2, 3]
+
+
 def test_the_bounds_of_a_state_are_kept(monkeypatch):
     monkeypatch.setattr(records, "MAX_LIVE", 2)
     monkeypatch.setattr(records, "MAX_LABELS", 1)

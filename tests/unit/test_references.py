@@ -88,6 +88,8 @@ def test_every_form_names_its_checkpoint(state, ref, epoch):
     ("ref", "kind", "code", "words"),
     [
         ("1", NotFound, "checkpoint.not_found", "epoch 1 is no longer kept"),
+        ("0", InvalidInput, "ref.malformed", "they begin at 1"),
+        ("00", InvalidInput, "ref.malformed", "they begin at 1"),
         ("5", NotFound, "checkpoint.not_found", "'5'"),
         ("99999999999999999999", NotFound, "checkpoint.not_found", "99999"),
         ("before", NotFound, "checkpoint.not_found", "'before'"),

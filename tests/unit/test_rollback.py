@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,15 +13,22 @@ import pytest
 from slackwater import failpoints
 from slackwater.checkpointer import SinkFailed
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
+from slackwater.formats import records
 from slackwater.formats.layout import manifest_key
-from slackwater.formats.manifest import references
+from slackwater.formats.manifest import Manifest, references
+from slackwater.formats.records import Checkpoint, Release, Settlement
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label
+from slackwater.log import Log
 from slackwater.pipeline.rollback import plan_rollback, rollback
+from slackwater.pipeline.start import _check_query
 from slackwater.recovery import load_manifest
 from slackwater.rewind import newest_verified
 from slackwater.settings import Settings
+from slackwater.spark import hydrate as hydrating
+from slackwater.store import open_store
+from slackwater.world import RealWorld
 from tests.pipelines import Driver, FolderSink, make_pipeline
 
 
@@ -400,3 +408,179 @@ def test_a_rollback_hands_options_to_the_client_of_the_store(tmp_path: Path) -> 
     for act in (plan_rollback, rollback):
         with pytest.raises(InvalidInput, match="takes no options"):
             act(str(pipeline), "1", storage_options={"region": "eu"})
+
+
+def refuse_undo(self: FolderSink, *epochs: int) -> str:
+    raise Conflict("somebody else has written", code="sink.undo_refused")
+
+
+def test_a_fallback_that_a_sink_refuses_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    damage(pipeline, 4)
+    with monkeypatch.context() as refusing:
+        refusing.setattr(FolderSink, "undo", refuse_undo)
+        refusing.setattr(FolderSink, "plan_undo", refuse_undo)
+        with pytest.raises(Corrupt, match="the sink 'totals' would refuse that: somebody else has written") as caught:
+            Driver(tmp_path, fallback=True)
+        assert caught.value.code == "head.damaged"
+        assert "slackwater rollback URL --to 3 --keep totals --yes" in str(caught.value.hint)
+    assert [(entry.epoch, entry.undone) for entry in state_of(pipeline).live] == [(n, False) for n in (1, 2, 3, 4)]
+    # Both ways out that it names are open: here the object comes back from a copy.
+    damage(pipeline, 4)
+    driver = Driver(tmp_path)
+    driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("driven", [False, True])
+def test_a_fallback_keeps_what_the_rollback_before_it_was_told_to_keep(tmp_path: Path, driven: bool) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    rollback(str(pipeline), "3", keep=["totals"])
+    if driven:
+        Driver(tmp_path).checkpointer.release()
+    damage(pipeline, 3)
+    driver = Driver(tmp_path, fallback=True)
+    assert driver.micro_batch == 1 and driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
+    head = driver.checkpointer.state.head
+    assert head is not None
+    again = load_manifest(driver.store, head).rollback
+    assert again is not None and (again.to_epoch, again.keep) == (2, ["totals"])
+
+
+@pytest.mark.parametrize("other", ["address", "kind"])
+def test_a_rollback_is_not_driven_into_another_target_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    rollback(str(pipeline), "2")
+    elsewhere = FolderSink(tmp_path / "elsewhere")
+    if other == "kind":
+        elsewhere.kind, elsewhere.address = "bucket", Driver.sink_at(tmp_path).address
+    monkeypatch.setattr(Driver, "sink_at", lambda *args: elsewhere)
+    with pytest.raises(Conflict, match="rows to take back") as caught:
+        Driver(tmp_path)
+    assert caught.value.code == "sink.missing" and elsewhere.address in caught.value.message
+    assert elsewhere.epoch() == 0
+    driver = Driver(tmp_path, dropped=["totals"])
+    driver.step()
+    settled = last_settlement(pipeline)
+    assert settled is not None and settled.epoch == 4 and settled.sinks["totals"].status == "Dropped"
+    assert elsewhere.rows() == rows(2)
+    monkeypatch.undo()
+    assert Driver.sink_at(tmp_path).rows() == rows(0, 1, 2)
+
+
+def last_settlement(pipeline: Path) -> Settlement | None:
+    newest = max((pipeline / "log").iterdir())
+    change = records.decode(newest.read_bytes(), number=int(newest.stem)).change
+    return change.settled if isinstance(change, Checkpoint | Release) else None
+
+
+def test_a_sink_that_is_kept_may_have_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    rollback(str(pipeline), "2", keep=["totals"])
+    monkeypatch.setattr(Driver, "sink_at", lambda *args: FolderSink(tmp_path / "elsewhere"))
+    assert Driver(tmp_path).sinks["totals"].epoch() == 4
+
+
+def test_a_rollback_moves_even_a_sink_that_it_does_not_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Driver(tmp_path, sinks=("a",))
+    first.step()
+    first.step()
+    first.checkpointer.release()
+    stalled, late = Driver(tmp_path, sinks=("a", "b")), list[Any]()  # b is new
+    commit = stalled.sinks["b"].commit
+
+    def stall(*output: Any) -> None:
+        late.append(output)
+        raise OSError
+
+    monkeypatch.setattr(stalled.sinks["b"], "commit", stall)
+    with pytest.raises(SinkFailed):
+        stalled.step()
+    # Of this epoch nobody can tell any more that it had output for b.
+    head = state_of(first.pipeline).head
+    assert head is not None
+    (first.pipeline / manifest_key(head.checkpoint_id)).unlink()
+    driver = Driver(tmp_path, sinks=("a", "b"), fallback=True)
+    assert driver.sinks["b"].epoch() == 4
+    commit(*late[0])  # the stalled driver wakes up
+    driver.step()
+    assert [sink.rows() for sink in driver.sinks.values()] == [rows(0, 1, 2), rows(2)]
+
+
+def test_a_pipeline_has_the_name_that_its_manifests_say_wherever_the_url_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    link = tmp_path / "store" / "current"
+    link.symlink_to(pipeline)
+    sink = Driver.sink_at(tmp_path)
+    monkeypatch.chdir(pipeline)
+    for url in (str(link), "."):
+        (sink.root / "owner").unlink()
+        plan_rollback(url, "2", sinks={"totals": cast(Any, sink)})
+        assert (sink.root / "owner").read_text().startswith("orders/totals/")
+
+
+def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) -> None:
+    make_pipeline(tmp_path, 2)
+    (tmp_path / "store" / "orders").rename(tmp_path / "store" / "orders2")
+    store, world = open_store(str(tmp_path / "store" / "orders2")), RealWorld()
+    ready: Any = SimpleNamespace(store=store, log=Log(store, world, Settings()), query=None, query_hash=None)
+    job: Any = SimpleNamespace(name="orders2")
+    with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
+        _check_query(job, ready)
+    assert caught.value.code == "pipeline.renamed"
+    job.name = "orders"
+    _check_query(job, ready)
+
+
+def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    rollback(str(pipeline), "2")
+    driver = Driver(tmp_path)
+    driver.step()
+    driver.checkpointer.release()
+    # At 10:02 there was epoch 3, which was undone; 2 is the newest before it that was not.
+    assert plan_rollback(str(pipeline), "@2026-11-15T10:02Z").to_epoch == 2
+
+
+def test_a_rollback_that_fails_after_its_claim_ends_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+
+    def fail(*args: Any, **fields: Any) -> None:
+        raise NotFound("epoch 1 is not a live checkpoint", code="checkpoint.not_found")
+
+    monkeypatch.setattr("slackwater.rewind.roll_back", fail)
+    with pytest.raises(NotFound, match="epoch 1 is not a live checkpoint"):
+        rollback(str(pipeline), "1")
+    state = state_of(pipeline)
+    assert state.release_append_id is not None and state.epoch == 3
+
+
+def test_a_rollback_to_the_head_leaves_a_driver_that_runs_alone(tmp_path: Path) -> None:
+    running = Driver(tmp_path)
+    running.step()
+    running.step()
+    plan = rollback(str(running.pipeline), "2")
+    assert plan.done and plan.running
+    running.step()
+    assert running.sinks["totals"].rows() == rows(0, 1, 2)
+
+
+def test_a_fallback_passes_over_what_verifies_and_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    damage(pipeline, 4)
+    real = hydrating.check_structure
+
+    def check(directory: Path, manifest: Manifest) -> None:
+        real(directory, manifest)
+        if manifest.micro_batch == 2:  # as if epoch 3 had been captured from a damaged directory
+            raise Corrupt("was restored, but is not whole", code="hydrate.not_whole")
+
+    monkeypatch.setattr(hydrating, "check_structure", check)
+    driver = Driver(tmp_path, fallback=True)
+    assert driver.micro_batch == 1
+    driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2)

@@ -50,8 +50,12 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
         _print(plan)
         if plan.done:
             note(f"nothing to do: epoch {plan.head_epoch} is that checkpoint, or a rollback to it, already")
+            if plan.running:
+                note("a driver that runs was not stopped, and goes on from there")
         elif acted:
             note("rolled back; start the pipeline: it undoes in the sinks first")
+        elif plan.refused:
+            note("nothing was changed; with --yes it would be refused")
         else:
             note("nothing was changed; add --yes to do it")
 
@@ -65,7 +69,9 @@ def _print(plan: RollbackPlan) -> None:
             "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
             "as": f"epoch {plan.epoch}",
             "undone": f"{count(len(undone), 'epoch')}: {span}" if undone else "none",
-            "driver": "one may be running; it will be fenced" if plan.running else "none is running",
+            "driver": "none is running"
+            if not plan.running
+            else "one may be running; it " + ("goes on" if plan.done else "will be fenced"),
         }
     )
     print()

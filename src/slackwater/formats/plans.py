@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -82,12 +82,13 @@ def _inline_bytes(file: NewFile) -> int:
     return 4 * ((file.size_bytes + 2) // 3)  # base64
 
 
-def plan_retire(state: State, keep_last: int) -> list[int]:
+def plan_retire(state: State, keep_last: int, deleted: Collection[int] = ()) -> list[int]:
     """Plan which epochs leave when one more checkpoint is added: all but the newest ``keep_last`` and savepoints.
 
     Undone ones do not crowd out those that a rollback can go to: they leave when as many newer ones are on the branch.
+    ``deleted`` are retired ones that the same record says are gone.
     """
-    room = max(0, _MAX_WAITING - len(state.retired))
+    room = max(0, _MAX_WAITING - sum(entry.epoch not in deleted for entry in state.retired))
     labelled = {savepoint.epoch for savepoint in state.labels}
     branch = [entry.epoch for entry in state.branch]
     kept = set(branch[max(0, len(branch) + 1 - keep_last) :])

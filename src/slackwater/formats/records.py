@@ -18,6 +18,8 @@ from .ids import CheckpointId, Count, Name, RandomId, Sha256
 VERSION: Final = 1
 MAX_RECORD_BYTES = 4 * 1024 * 1024
 MAX_LIVE = 5_000
+# The last of the room is for rollbacks, so that a pipeline that is full can still be put right.
+ROOM_FOR_ROLLBACKS = 100
 MAX_LABELS = 1_000
 MAX_REASON = 500
 
@@ -243,7 +245,8 @@ def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State
             f"epoch {change.epoch} cannot count before every sink has committed epoch {state.epoch}",
             code="checkpoint.unsettled",
         )
-    return _retire(_add(state, change, append_id), change.retire)
+    # Those that it retires make room for it.
+    return _bounded(_retire(_add(state, change, append_id), change.retire), MAX_LIVE - ROOM_FOR_ROLLBACKS)
 
 
 def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
@@ -260,7 +263,7 @@ def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
     live = [
         msgspec.structs.replace(entry, undone=True) if entry.epoch > target.epoch else entry for entry in state.live
     ]
-    return _add(msgspec.structs.replace(state, live=live), change, append_id)
+    return _bounded(_add(msgspec.structs.replace(state, live=live), change, append_id), MAX_LIVE)
 
 
 def find_target(state: State, epoch: int) -> LiveCheckpoint:
@@ -298,8 +301,6 @@ def _require_next(state: State, change: Checkpoint | Rollback) -> None:
 
 
 def _add(state: State, change: Checkpoint | Rollback, append_id: str) -> State:
-    if len(state.live) >= MAX_LIVE:
-        raise Conflict(f"a pipeline holds {MAX_LIVE} live checkpoints at the most", code="checkpoint.too_many")
     entry = LiveCheckpoint(
         epoch=change.epoch,
         checkpoint_id=change.checkpoint_id,
@@ -312,6 +313,16 @@ def _add(state: State, change: Checkpoint | Rollback, append_id: str) -> State:
         rollback_to=change.to_epoch if isinstance(change, Rollback) else None,
     )
     return msgspec.structs.replace(state, epoch=change.epoch, live=[*state.live, entry])
+
+
+def _bounded(state: State, most: int) -> State:
+    if len(state.live) > most:
+        raise Conflict(
+            f"{len(state.live)} checkpoints would be live, and {most} can be: old ones were not deleted for long",
+            code="checkpoint.too_many",
+            hint="see that the store allows deletes, and start the pipeline again: it deletes first",
+        )
+    return state
 
 
 def _settle(state: State, settled: Settlement | None) -> State:

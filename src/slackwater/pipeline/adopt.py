@@ -22,7 +22,11 @@ from ..world import RealWorld, this_process
 
 
 def adopt(
-    directory: str | os.PathLike[str], *, store: str, pipeline: str, storage_options: Mapping[str, str] | None = None
+    directory: str | os.PathLike[str],
+    *,
+    store: str | os.PathLike[str],
+    pipeline: str,
+    storage_options: Mapping[str, str] | None = None,
 ) -> LiveCheckpoint:
     """Make the newest committed micro-batch of a plain Spark query the first checkpoint of a pipeline.
 
@@ -35,7 +39,8 @@ def adopt(
     What the query wrote for micro-batches that it did not commit stays where it is, and is written again.
     """
     settings, world = Settings(), RealWorld()
-    root = _local(directory)
+    url = join_url(_as_text(store, "store.bad_url"), format_name(pipeline))
+    root = _local(_as_text(directory, "adopt.not_local"))
     newest = _newest_commit(root)
     # Read before anything is claimed: a directory that cannot be adopted changes nothing.
     cut = capture(root, newest)
@@ -45,7 +50,7 @@ def adopt(
             code="adopt.running",
             hint="stop it first, then adopt its directory",
         )
-    opened = open_store(join_url(store, format_name(pipeline)), settings, **(storage_options or {}))
+    opened = open_store(url, settings, **(storage_options or {}))
     log = Log(opened, world, settings)
     _refuse_old(log, pipeline)
     driver = this_process("adopt")
@@ -71,16 +76,25 @@ def adopt(
     return checkpointer.state.live[-1]
 
 
-def _local(directory: str | os.PathLike[str]) -> Path:
-    text = os.fspath(directory)
-    scheme = urlsplit(text).scheme
+def _as_text(given: object, code: str) -> str:
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise InvalidInput(f"{given!r:.100} is neither a path nor a URL", code=code, hint="write it as text")
+    return text
+
+
+def _local(text: str) -> Path:
+    try:
+        scheme = urlsplit(text).scheme
+    except ValueError:
+        scheme = "malformed"
     if scheme not in ("", "file"):
         raise InvalidInput(
             f"{text} is not a local directory",
             code="adopt.not_local",
             hint="copy the checkpoint to a local disk, and adopt the copy",
         )
-    root = Path(unquote(urlsplit(text).path) if scheme else text).expanduser()
+    root = Path(os.path.expanduser(unquote(urlsplit(text).path) if scheme else text))
     if not (root / "offsets").is_dir() or not (root / "commits").is_dir():
         raise NotFound(
             f"{root} is not the checkpointLocation of a Spark query: it has no offsets and commits",

@@ -242,7 +242,7 @@ class Coordinator:
 
         A fenced driver leaves everything to the other one, one whose store is away to its next start.
         """
-        if isinstance(self.failure, Conflict | Unavailable):
+        if isinstance(self.failure, Conflict) or _is_store_away(self.failure):
             return
         try:
             # Before the discard: a driver that was fenced, and learns it here, must not touch even its own output.
@@ -250,6 +250,9 @@ class Coordinator:
             for sink in self._sinks.values():
                 sink.discard(self._unfinished)
         except BaseException as error:
+            if isinstance(error, Conflict) and error.code == "driver.fenced":
+                # What failed first may be the newer driver's doing; whoever starts this one again would fence that.
+                error.__cause__, self.failure = self.failure, error
             self.failure = self.failure or error
 
     # --- for the handle
@@ -283,6 +286,11 @@ def _await_end(query: RunningQuery) -> None:
     """Wait for Spark's thread: a query that is being stopped is inactive long before it has ended."""
     with suppress(Exception):  # How it ended is for the handle to tell.
         query.awaitTermination()
+
+
+def _is_store_away(failure: BaseException | None) -> bool:
+    """Tell a store that does not answer from a local file, or a sink's target, that cannot be read."""
+    return isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log."))
 
 
 def describe(report: Report, first_micro_batch: int, spent: Requests) -> str:

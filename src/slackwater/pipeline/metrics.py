@@ -84,9 +84,10 @@ class _Server:
         registry.register(cast(Any, self))
         try:
             self._http, self._thread = start_http_server(port, host, registry)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "no host can have this name"
             raise InvalidInput(
-                f"metrics cannot be served at {format_address(host, port)}: {error.strerror}",
+                f"metrics cannot be served at {format_address(host, port)}: {reason}",
                 code="metrics.unusable",
                 hint="choose another port; 0 takes any that is free",
             ) from None

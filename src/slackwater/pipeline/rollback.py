@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import cast
 
 from .. import recovery, rewind
 from ..checkpointer import release
-from ..errors import Conflict, Corrupt
+from ..errors import Conflict, Corrupt, SlackwaterError
 from ..failpoints import reach
 from ..formats.manifest import SinkOutput
 from ..formats.records import LiveCheckpoint, State, find_target
@@ -22,8 +24,8 @@ NEWEST_VERIFIED = "newest-verified"
 
 
 def plan_rollback(
-    url: str,
-    to: str,
+    url: str | os.PathLike[str],
+    to: str | int,
     *,
     keep: Iterable[str] = (),
     sinks: Mapping[str, Sink] | None = None,
@@ -36,12 +38,12 @@ def plan_rollback(
     ``storage_options`` are the store's own.
     """
     settings = settings or Settings()
-    return _plan(open_pipeline(url, settings, storage_options), to, list(keep), sinks or {}, settings)
+    return _plan(open_pipeline(os.fspath(url), settings, storage_options), str(to), list(keep), sinks or {}, settings)
 
 
 def rollback(
-    url: str,
-    to: str,
+    url: str | os.PathLike[str],
+    to: str | int,
     *,
     keep: Iterable[str] = (),
     sinks: Mapping[str, Sink] | None = None,
@@ -51,10 +53,11 @@ def rollback(
     """Roll a pipeline back, on record; its next start undoes in the sinks. A driver that runs is fenced.
 
     ``keep`` names sinks whose rows shall stay. Refused, with nothing changed, where a sink says that it would refuse.
+    With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
     """
     settings = settings or Settings()
-    pipeline, keep = open_pipeline(url, settings, storage_options), list(keep)
-    planned = _plan(pipeline, to, keep, sinks or {}, settings)
+    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), list(keep)
+    planned = _plan(pipeline, str(to), keep, sinks or {}, settings)
     if planned.done:
         return planned
     if planned.refused:
@@ -67,7 +70,12 @@ def rollback(
     driver = this_process("rollback")
     # Whatever puts state into a pipeline is a driver: a running one is fenced here, and cannot add an epoch.
     state = recovery.claim(pipeline.store, log, world, pipeline=pipeline.name, driver=driver, sinks={}).state
-    rewind.roll_back(pipeline.store, log, world, planned.to_epoch, keep=keep)
+    try:
+        rewind.roll_back(pipeline.store, log, world, planned.to_epoch, keep=keep)
+    except SlackwaterError:
+        with suppress(SlackwaterError):  # the first error is the one to tell
+            release(log, state.generation)
+        raise
     reach("rollback.release.before")
     release(log, state.generation)
     return planned
@@ -76,7 +84,7 @@ def rollback(
 def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:
     target = _find(pipeline, to, settings)
     try:
-        rewind.verify_restorable(pipeline.store, target, settings)
+        manifest = rewind.verify_restorable(pipeline.store, target, settings)
     except Corrupt:
         # A driver that runs may have retired it meanwhile: that is no damage.
         find_target(cast(State, pipeline.log.read()), target.epoch)
@@ -85,7 +93,8 @@ def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink
     def open_one(name: str, output: SinkOutput) -> Sink | None:
         sink = sinks.get(name) or open_sink(output.kind, output.address)
         if sink is not None:
-            sink.bind(pipeline.name, name, pipeline.state.uid)
+            # Its name is in the manifest; the URL may lead here through a link.
+            sink.bind(manifest.pipeline, name, pipeline.state.uid)
         return sink
 
     return rewind.plan_rollback(pipeline.store, pipeline.state, target.epoch, open_one, keep=keep)
@@ -94,7 +103,7 @@ def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink
 def _find(pipeline: Pipeline, to: str, settings: Settings) -> LiveCheckpoint:
     """Find the checkpoint that ``to`` names: a REF, or the newest one that verifies."""
     if to != NEWEST_VERIFIED:
-        return resolve(pipeline.state, to)
+        return resolve(pipeline.state, to, branch_only=True)
     resolve(pipeline.state, LATEST_REF)  # refuses a pipeline without a checkpoint
     found = rewind.newest_verified(pipeline.store, pipeline.state, settings)
     if found is None:

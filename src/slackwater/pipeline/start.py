@@ -11,14 +11,14 @@ import msgspec
 
 from .. import recovery
 from ..checkpointer import Checkpointer, SinkFailed, release
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable, Unsupported
+from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from ..failpoints import reach
 from ..fallback import recover
 from ..formats.manifest import Manifest
 from ..formats.query import Query, differences
 from ..formats.records import State
 from ..log import Log
-from ..retention import References, sweep
+from ..retention import References, delete_retired, sweep
 from ..rewind import epochs_after
 from ..spark.hydrate import hydrate
 from ..spark.plan import describe_query, pipeline_hash, source_types
@@ -119,6 +119,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
     store, log, world, settings = ready.store, ready.log, ready.world, job.options.settings
 
     def fall_back(damage: Corrupt, target: Manifest) -> None:
+        _refuse_renamed(job.name, target)
         _refuse_changed(job, target, ready.query)
         lost = epochs_after(cast(State, log.state), target.epoch)
         logger.warning("epoch %d is damaged (%s): rolling back to %d; epochs %s are undone, and their rows are read "
@@ -135,7 +136,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         fallback=fall_back if job.options.fallback else None,
     ) or (None, {})
     references = References(store, settings)
-    swept = _sweep(ready, claimed, job.sinks, references)
+    swept = sweep(store, log, claimed, job.sinks, references)
     reach("hydrate.after")
     checkpointer = Checkpointer(
         store=store,
@@ -149,6 +150,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         holdings=holdings,
         settlement=head.settlement if head else None,
     )
+    _delete_retired(ready, checkpointer, references)
     logger.info(
         "pipeline %s, generation %d: %s in %d ms; swept %d leftovers; delivery is %s",
         job.name,
@@ -181,9 +183,20 @@ def _check_query(job: Job, ready: Prepared) -> None:
         before = recovery.load_manifest(ready.store, state.head)
     except Corrupt:
         return  # Recovery says what is wrong with it.
+    _refuse_renamed(job.name, before)
     _refuse_changed(job, before, ready.query)
     if before.pipeline_hash not in (None, ready.query_hash):
         logger.info("the query has changed since epoch %d, in ways that its state does not depend on", before.epoch)
+
+
+def _refuse_renamed(name: str, before: Manifest) -> None:
+    if before.pipeline != name:
+        # Sinks remember epochs under the pipeline's name: under another one they would find none of theirs.
+        raise InvalidInput(
+            f"the folder of {name!r} holds the pipeline {before.pipeline!r}",
+            code="pipeline.renamed",
+            hint=f"rename the folder back, and start it with .queryName({before.pipeline!r}); another name begins anew",
+        )
 
 
 def _refuse_changed(job: Job, before: Manifest, query: Query) -> None:
@@ -216,13 +229,15 @@ def _start_spark(writer: DataStreamWriter, coordinator: Coordinator, work: Worki
     return writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri()).start()
 
 
-def _sweep(ready: Prepared, claimed: recovery.Claimed, sinks: dict[str, Sink], references: References) -> int:
+def _delete_retired(ready: Prepared, checkpointer: Checkpointer, references: References) -> None:
+    """Delete what an earlier run could not: the room is needed by the first checkpoint, if deletes had failed long."""
     try:
-        return sweep(ready.store, ready.log, claimed, sinks, references)
-    except Corrupt as error:
-        # A damaged old checkpoint must not keep a sound newest one from running; nothing is deleted then.
-        logger.warning("what crashed attempts left was not swept: %s", error)
-        return 0
+        gone = delete_retired(ready.store, ready.log, checkpointer.generation, references)
+        checkpointer.note_deleted(gone)
+    except Conflict:
+        raise
+    except SlackwaterError as error:
+        logger.warning("old checkpoints were not deleted yet: %s", error)
 
 
 def check_delivery(sources: list[str], sinks: dict[str, Sink], wanted: str | None) -> str:

@@ -14,6 +14,7 @@ from .options import OPTIONS, parse_options
 from .query import PipelineQuery
 from .sinks.function import FunctionSink
 from .sinks.sink import Sink
+from .sinks.target import shared
 from .start import Job, start
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class PipelineWriter:
     def to(self, name: str, sink: Sink | Callable[[DataFrame, int], object]) -> PipelineWriter:
         """Add a sink under a name that stays the same from run to run.
 
-        A function gets each micro-batch's frame and number, as from ``foreachBatch``; it is called again after a crash.
+        A function gets each micro-batch's frame and number, as from ``foreachBatch``. It is called again after a crash,
+        perhaps with other rows under the same number: do not skip by that, deduplicate by keys.
         """
         format_name(name)
         if name in self._sinks:
@@ -120,6 +122,8 @@ class PipelineWriter:
                 code="sink.not_a_sink",
                 hint="sw.DeltaSink(PATH), sw.FileSink(PATH), or a function of a DataFrame and a number",
             )
+        if twin := next((other for other, there in self._sinks.items() if there is sink), None):
+            raise shared(f"the sink object that {name!r} is given is the sink {twin!r}")
         self._sinks[name] = cast(Sink, sink) if hasattr(sink, "stage") else FunctionSink(sink)
         return self
 

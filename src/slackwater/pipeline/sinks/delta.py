@@ -28,7 +28,7 @@ from .delta_undo import describe, plan
 from .delta_upsert import Upsert, read_keys
 from .descriptors import Mode, Staged, encode, format_tag, plain_schema
 from .keys import Keys, check_distinct, check_key, parse_key
-from .staging import Staging, StagingSink, staged_missing
+from .staging import Identity, Staging, StagingSink, staged_missing
 from .target import other_pipeline, unavailable
 
 if TYPE_CHECKING:
@@ -63,19 +63,16 @@ class DeltaSink(StagingSink):
         self._lock = threading.Lock()
         self.address = self._table.url
 
-    def bind(self, pipeline: str, sink: str, uid: str) -> None:
-        """Take the identity under which epochs are remembered; refuse a table that knows another uid."""
-        self._pipeline = pipeline
-        self._owner = f"slackwater/{format_name(pipeline)}/{format_name(sink)}"
-        self._app = f"{self._owner}/{format_name(uid)}"
-        # A transaction remembers a number; the uid as such does not fit into one.
-        self._owner_number = int.from_bytes(hashlib.sha256(uid.encode()).digest()[:8]) >> 2
-        # No hidden folder: vacuum must find what is removed from the table one day.
-        self._bound = Staging(self._table.target, uid, sink, f"slackwater-{format_tag(uid, sink)}/")
-        self._checked = None
+    def _open(self, identity: Identity) -> Staging:
+        owner = _owner_of(identity)
         with self._lock:
             if table := self._table.load():
-                self._check_owner(table)
+                self._check_owner(table, identity.pipeline, owner)
+        self._pipeline, self._owner, self._checked = identity.pipeline, owner, None
+        self._app = f"{owner.app_id}/{format_name(identity.uid)}"
+        # No hidden folder: vacuum must find what is removed from the table one day.
+        folder = f"slackwater-{format_tag(identity.uid, identity.sink)}/"
+        return Staging(self._table.target, identity.uid, identity.sink, folder)
 
     def serve(self, output_mode: str) -> None:
         """Take the query's output mode; without a key there is no update mode."""
@@ -131,6 +128,8 @@ class DeltaSink(StagingSink):
         self.check_bound()
         with self._lock:
             table = self._table.load()
+            if table and self._epoch_of(table) < self._staging.newest_note():
+                to_epoch = 0
             with self._table.translated():
                 return describe(plan(self._table, table, self._app, to_epoch) if table else None)
 
@@ -144,7 +143,7 @@ class DeltaSink(StagingSink):
         if table is None:
             self._table.create(delta_schema(frames[0].schema))
             return False  # load and compare again: whoever made the table may have this epoch in it
-        self._check_owner(table)
+        self._check_owner(table, self._pipeline, self._owner)
         with self._table.translated():
             for staged in frames:
                 check_fit(table, self.address, staged.schema, staged.mode)
@@ -167,16 +166,19 @@ class DeltaSink(StagingSink):
                 # Nothing to remember the epoch in. Who makes the table after this, to commit, misses its staged files;
                 # and what somebody committed before they were deleted has to go, even if we are killed here.
                 self._staging.clear(self._staging.note_undone(epoch, staged))
-        if self._staging.was_noted(epoch):
-            to_epoch = 0
-        self._until_done(lambda: self._roll_back_once(to_epoch, epoch))
+        noted = self._staging.newest_note()
+        self._until_done(lambda: self._roll_back_once(to_epoch, epoch, noted))
 
-    def _roll_back_once(self, to_epoch: int | None, epoch: int) -> bool:
+    def _roll_back_once(self, to_epoch: int | None, epoch: int, noted: int) -> bool:
         """Undo or keep, unless that was done; False when another writer was faster."""
         table = self._table.load()
-        if table is None or self._epoch_of(table) >= epoch:
+        if table is None or (newest := self._epoch_of(table)) >= epoch:
             return True
-        self._check_owner(table)
+        if newest < noted:
+            # This rollback, or one before it that was not ended, has found no table, and deleted what was staged:
+            # all of ours that is in the table by now was committed too late, and refers to that.
+            to_epoch = 0
+        self._check_owner(table, self._pipeline, self._owner)
         with self._table.translated():
             undo = None if to_epoch is None else plan(self._table, table, self._app, to_epoch)
         if not (self._restore(table, epoch, undo.version) if undo else self._write(table, epoch, [], "append")):
@@ -217,18 +219,18 @@ class DeltaSink(StagingSink):
         return True
 
     def _properties(self, epoch: int, *, tries_on: bool) -> CommitProperties:
-        transactions = [Transaction(self._app, epoch), Transaction(self._owner, self._owner_number)]
+        transactions = [Transaction(self._app, epoch), self._owner]
         return CommitProperties(app_transactions=transactions, max_commit_retries=None if tries_on else 0)
 
     def _epoch_of(self, table: DeltaTable) -> int:
         with self._table.translated():
             return table.transaction_version(self._app) or 0
 
-    def _check_owner(self, table: DeltaTable) -> None:
+    def _check_owner(self, table: DeltaTable, pipeline: str, owner: Transaction) -> None:
         with self._table.translated():
-            number = table.transaction_version(self._owner)
-        if number not in (None, self._owner_number) and not self._take_over:
-            raise other_pipeline(self.address, self._pipeline)
+            number = table.transaction_version(owner.app_id)
+        if number not in (None, owner.version) and not self._take_over:
+            raise other_pipeline(self.address, pipeline)
 
     def _check_schema(self, schema: dict[str, Any]) -> None:
         self.check_bound()
@@ -241,3 +243,9 @@ class DeltaSink(StagingSink):
             if table := self._table.load():
                 check_fit(table, self.address, schema, self._mode)
         self._checked = schema
+
+
+def _owner_of(identity: Identity) -> Transaction:
+    # A transaction remembers a number; the uid as such does not fit into one.
+    number = int.from_bytes(hashlib.sha256(identity.uid.encode()).digest()[:8]) >> 2
+    return Transaction(f"slackwater/{format_name(identity.pipeline)}/{format_name(identity.sink)}", number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,15 +63,20 @@ def _rows(files: list[TableFile]) -> int | None:
 
 
 def _first_undone(table: Table, loaded: DeltaTable, app: str, to_epoch: int) -> tuple[int, int]:
-    """Find the oldest version of ours after ``to_epoch``, and how many of them changed rows."""
+    """Find the oldest version of ours after ``to_epoch``, and how many epochs since then are still in the table."""
     first = epochs = 0
+    standing = loaded.version()
     for version in range(loaded.version(), 0, -1):
         actions = _read(table, version)
         ours = [action["txn"]["version"] for action in actions if action.get("txn", {}).get("appId") == app]
         if ours and ours[0] <= to_epoch:
             break
         if ours:
-            first, epochs = version, epochs + _changes(actions)
+            first = version
+            if version <= standing:
+                # What an earlier undo took back, and the undo itself, are no epochs that are there.
+                standing = min(standing, _restored(actions, version))
+                epochs += standing >= version and _changes(actions)
         elif _changes(actions):
             then = table.at(version)
             if then is None:
@@ -101,8 +107,21 @@ def _changes(actions: list[dict[str, Any]]) -> bool:
     )
 
 
+def _info(actions: list[dict[str, Any]]) -> dict[str, Any]:
+    return next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+
+
+def _restored(actions: list[dict[str, Any]], version: int) -> int:
+    """Tell the version whose files this one has again; itself, when it is not the restore of another."""
+    with suppress(KeyError, TypeError, ValueError):
+        info = _info(actions)
+        if info["operation"] == "RESTORE":
+            return int(info["operationParameters"]["version"])
+    return version
+
+
 def _signature(version: int, actions: list[dict[str, Any]]) -> str:
-    info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    info = _info(actions)
     made_at_ms = info.get("timestamp")
     when = f", {datetime.fromtimestamp(made_at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if made_at_ms else ""
     return f"version {version}, {info.get('operation', 'an unknown operation')}{when}"

@@ -33,7 +33,7 @@ from .files_log import (
     read_undo,
 )
 from .files_undo import plan, withdraw
-from .staging import HOME, Staging, StagingSink, staged_missing
+from .staging import HOME, Identity, Staging, StagingSink, staged_missing
 from .target import CONCURRENCY, Target, other_pipeline
 
 if TYPE_CHECKING:
@@ -64,13 +64,10 @@ class FileSink(StagingSink):
         self._take_over = take_over
         self.address = self._target.url
 
-    def bind(self, pipeline: str, sink: str, uid: str) -> None:
-        """Take the identity under which epochs are remembered; refuse a folder that knows another uid."""
-        # Nothing is written yet: the pipeline may still lose its claim.
-        self._uid, self._pipeline = uid, pipeline
-        self._owner_key = f"{HOME}owners/{format_name(pipeline)}/{format_name(sink)}.json"
-        self._bound, self._tag = Staging(self._target, uid, sink), format_tag(uid, sink)
-        self._check_owner()
+    def _open(self, identity: Identity) -> Staging:
+        self._check_owner(identity)
+        self._owner, self._tag = identity, format_tag(identity.uid, identity.sink)
+        return Staging(self._target, identity.uid, identity.sink)
 
     def serve(self, output_mode: str) -> None:
         """Take the append mode alone: a file that was published stays as it is."""
@@ -99,6 +96,8 @@ class FileSink(StagingSink):
         reach("files.untick.after")
         entry = draw_up(parsed, epoch, self._tag)
         if entry is None:
+            for staged in parsed:
+                self._target.clear(self._staging.folder(staged.attempt))
             return
         entries = self._entries()
         newest = max(entries, default=0)
@@ -128,7 +127,10 @@ class FileSink(StagingSink):
         return entry.epoch
 
     def _publish(self, entry: Entry) -> None:
-        """Move what is still staged. The rest was moved before, and a consumer may have taken it away since."""
+        """Move what is still staged, then delete what the epoch was cut before: nobody will ask for it.
+
+        What is not staged was moved before, and a consumer may have taken it away since.
+        """
         there = {listed.key for listed in self._store.list(self._staging.folder(entry.attempt))}
         left = [file for file in entry.files if file.staged in there]
 
@@ -141,6 +143,7 @@ class FileSink(StagingSink):
             move(file)
             reach("files.publish.between")
         in_parallel([lambda file=file: move(file) for file in left[1:]], CONCURRENCY)  # type: ignore[misc]
+        self._target.clear(self._staging.folder(entry.attempt))
 
     def _roll_back(self, to_epoch: int | None, epoch: int) -> None:
         """Withdraw what was published after ``to_epoch``: the entry is the undo, deleting follows.
@@ -199,22 +202,28 @@ class FileSink(StagingSink):
             hint="the pipeline's log and the sink have parted: was the store restored from a backup?",
         )
 
-    def _check_owner(self) -> str | None:
+    def _check_owner(self, identity: Identity) -> str | None:
+        key = _owner_key(identity)
         try:
-            data = self._store.get(self._owner_key, max_bytes=4096)
+            data = self._store.get(key, max_bytes=4096)
         except NotFound:
             return None
         try:
             owner = msgspec.json.decode(data, type=_Owner).uid
         except msgspec.DecodeError as error:
-            raise Corrupt(f"{self._owner_key} does not decode: {error}", code="sink.entry_malformed") from None
-        if owner != self._uid and not self._take_over:
-            raise other_pipeline(self.address, self._pipeline)
+            raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
+        if owner != identity.uid and not self._take_over:
+            raise other_pipeline(self.address, identity.pipeline)
         return owner
 
     def _take_ownership(self) -> None:
-        if self._check_owner() == self._uid:
+        identity = self._owner
+        if self._check_owner(identity) == identity.uid:
             return
-        data = msgspec.json.encode(_Owner(uid=self._uid))
-        if not self._store.create(self._owner_key, data) and self._check_owner() != self._uid:
-            self._store.put(self._owner_key, data)
+        key, data = _owner_key(identity), msgspec.json.encode(_Owner(uid=identity.uid))
+        if not self._store.create(key, data) and self._check_owner(identity) != identity.uid:
+            self._store.put(key, data)
+
+
+def _owner_key(identity: Identity) -> str:
+    return f"{HOME}owners/{format_name(identity.pipeline)}/{format_name(identity.sink)}.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+logger = logging.getLogger("slackwater")
+
 
 class FunctionSink:
     """A function of a frame and its micro-batch's number, as Spark's ``foreachBatch`` takes it.
 
-    A micro-batch that is done again, after a crash or a rollback, is given to it again; nothing is undone.
+    At least once: what is done again, after a crash or a rollback, is given to it again; nothing is undone.
+
+    Never skip a number that was seen before. Unlike under plain Spark, after a crash a number may come with other rows:
+    the micro-batch is planned anew from the newest checkpoint. Whoever skips it loses rows; deduplicate by keys.
     """
 
     kind = "function"
@@ -29,7 +35,9 @@ class FunctionSink:
         self.address = f"{named.__module__}.{named.__qualname__}"
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
-        """Do nothing: a function remembers no epochs."""
+        """Say what does not hold: a function remembers no epochs."""
+        logger.info("the sink %s is a function: after a crash a number n may come with other rows; "
+                    "do not skip by n, deduplicate by keys", sink)  # fmt: skip
 
     def serve(self, output_mode: str) -> None:
         """Take every output mode: what a row means is for the function to know."""

@@ -44,10 +44,14 @@ class Sink(CommittingSink, Protocol):
 
 
 def open_sink(kind: str, address: str) -> Sink | None:
-    """Open the sink that a manifest names, to plan with; None for a kind that cannot be opened by its address."""
+    """Open the sink that a manifest names, to plan with; None when that cannot be done by its address, or not here."""
     if kind not in _BY_KIND:
         return None
     module, name = _BY_KIND[kind]
-    # Now, and not before: each brings its own heavy libraries.
-    sink: Sink = getattr(import_module(module, __package__), name)(address)
+    try:
+        # Now, and not before: each brings its own heavy libraries, which are extras.
+        opened = getattr(import_module(module, __package__), name)
+    except ImportError:
+        return None
+    sink: Sink = opened(address)
     return sink

@@ -6,6 +6,7 @@ data and removed before the commit, tells which attempts are staged only: nothin
 
 from __future__ import annotations
 
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,13 +23,14 @@ from ...formats.ids import CheckpointId, parse_checkpoint_id
 from ...formats.layout import check_path, format_name
 from ...store import Listed, Store
 from .descriptors import Mode, Staged, StagedFile, decode, plain_schema
-from .target import CONCURRENCY, Target
+from .target import CONCURRENCY, Target, shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 HOME = "_slackwater/"
 _FOOTER_GUESS_BYTES = 64 * 1024
+_NOTE = re.compile(r"[0-9]{20}")
 _MAX_NOTE_BYTES = 16 * 1024 * 1024
 # What is written must mean the same to every reader, whatever the session says about older ones.
 _PARQUET_AS_ALL_READ_IT = {
@@ -46,16 +48,19 @@ class Staging:
         self.home = f"{HOME}{format_name(uid)}/{format_name(sink)}/"
         self._data = data or f"{self.home}data/"
         self._tickets = f"{self.home}staged/"
+        self.used = False
 
     def folder(self, attempt: str) -> str:
         return f"{self._data}{parse_checkpoint_id(attempt)}/"
 
     def tick(self, attempt: str) -> None:
         """Note that the attempt is about to have staged data."""
+        self.used = True
         self._store.create(self._tickets + parse_checkpoint_id(attempt), b"")
 
     def untick(self, attempts: Iterable[str]) -> None:
         """Say that these attempts count. Durable: a ticket that came back could cost committed data."""
+        self.used = True
         self._store.delete([self._tickets + parse_checkpoint_id(attempt) for attempt in attempts])
         self._target.sync(self._tickets)
 
@@ -92,9 +97,10 @@ class Staging:
         except msgspec.DecodeError as error:
             raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
 
-    def was_noted(self, epoch: int) -> bool:
-        notes = f"{self.home}undone/"
-        return any(listed.key == f"{notes}{epoch:020d}" for listed in self._store.list(notes))
+    def newest_note(self) -> int:
+        """Tell the newest rollback's epoch that was noted, 0 for none."""
+        names = (listed.key.rpartition("/")[2] for listed in self._store.list(f"{self.home}undone/"))
+        return max((int(name) for name in names if _NOTE.fullmatch(name)), default=0)
 
     def clear(self, attempts: Iterable[str]) -> None:
         """Delete the data of these attempts for good: who commits one of them afterwards does not find it."""
@@ -163,12 +169,46 @@ def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
     )
 
 
+class Identity(msgspec.Struct, frozen=True):
+    """The one sink of one pipeline that an object is; ``uid`` tells pipelines of one name in two stores apart."""
+
+    pipeline: str
+    sink: str
+    uid: str
+
+
 class StagingSink(ABC):
     """What every sink that stages Parquet does alike."""
 
     can_undo = True
     delivery = "exactly-once"
+    address: str
+    _identity: Identity | None = None
     _bound: Staging | None = None
+
+    def bind(self, pipeline: str, sink: str, uid: str) -> None:
+        """Take the identity under which epochs are remembered; refuse a second one, and a target that knows another."""
+        identity = Identity(pipeline, sink, uid)
+        self._refuse_shared(identity)
+        # Nothing is written yet: the pipeline may still lose its claim.
+        opened = self._open(identity)
+        opened.used = self._bound is not None and self._bound.used
+        self._bound, self._identity = opened, identity
+
+    def _refuse_shared(self, wanted: Identity) -> None:
+        """Refuse to be two sinks at once: the epochs of one would count for the other, and its rows be lost."""
+        mine = self._identity
+        if mine is None or mine == wanted:
+            return
+        renamed = (mine.pipeline, mine.sink) != (wanted.pipeline, wanted.sink)
+        # A claim learns the uid late, when another driver was faster to begin the pipeline.
+        if renamed or self._staging.used:
+            pipeline = f"the pipeline {mine.pipeline!r}" + ("" if renamed else ", in another store,")
+            raise shared(f"the sink object for {self.address} is {mine.sink!r} of {pipeline}")
+
+    @abstractmethod
+    def _open(self, identity: Identity) -> Staging:
+        """Take the identity, unless the target knows another uid under its names; write nothing."""
 
     @property
     def _staging(self) -> Staging:

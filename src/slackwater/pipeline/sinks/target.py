@@ -108,6 +108,14 @@ def other_pipeline(url: str, pipeline: str) -> Conflict:
     )
 
 
+def shared(taken: str) -> InvalidInput:
+    return InvalidInput(
+        f"{taken} already, and can be no other",
+        code="sink.shared",
+        hint="make a sink object of its own for each .to(…) of each pipeline; they may have one address",
+    )
+
+
 def _sync(path: Path, may_be_gone: bool) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

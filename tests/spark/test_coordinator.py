@@ -1,0 +1,99 @@
+"""The coordinator's end, without Spark: which of two failures is told."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+import slackwater as sw
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.pipeline.coordinator import Coordinator
+from slackwater.pipeline.workdir import WorkingDirectory
+from tests.pipelines import Driver, FolderSink
+
+
+class FailingSink(FolderSink):
+    """A sink whose staging fails."""
+
+    delivery = "exactly-once"
+
+    def __init__(self, root: Path, error: Exception) -> None:
+        super().__init__(root)
+        self._error = error
+
+    def serve(self, output_mode: str) -> None:
+        pass
+
+    def stage(self, *_: Any) -> NoReturn:
+        raise self._error
+
+
+class Query:
+    """A query that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+
+    @property
+    def isActive(self) -> bool:
+        return not self._ended.is_set()
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def awaitTermination(self) -> None:
+        self._ended.wait()
+
+
+def fail(root: Path, error: Exception, *, fenced: bool) -> BaseException | None:
+    """Run until staging fails, perhaps beside a newer driver; return what the caller is told."""
+    driver, query = Driver(root), Query()
+    coordinator = Coordinator(
+        checkpointer=driver.checkpointer,
+        store=driver.store,
+        log=driver.log,
+        references=driver.references,
+        world=driver.world,
+        settings=driver.settings,
+        sinks={"totals": FailingSink(root / "lake", error)},
+        work=WorkingDirectory(root / "run"),
+        source_types=["rate"],
+        ahead=1,
+    )
+    if fenced:
+        Driver(root)
+    coordinator.start(query)
+    with pytest.raises(type(error)):
+        coordinator.stage(None, 0)  # type: ignore[arg-type]
+    query.stop()
+    assert coordinator.ended.wait(30)
+    return coordinator.failure
+
+
+FIRST = [
+    sw.NotFound("the staged folder is gone", code="store.not_found"),
+    sw.Unavailable("the working directory cannot be read", code="capture.unreadable"),
+    sw.Corrupt("a file is missing", code="capture.file_missing"),
+    ValueError("from a function"),
+]
+
+
+@pytest.mark.parametrize("first", FIRST, ids=lambda error: type(error).__name__)
+def test_a_driver_that_was_fenced_says_so_whatever_failed_first(tmp_path: Path, first: Exception) -> None:
+    told = fail(tmp_path, first, fenced=True)
+    assert isinstance(told, sw.Conflict)
+    assert (told.code, told.exit_code, told.__cause__) == ("driver.fenced", 11, first)
+
+
+@pytest.mark.parametrize("first", FIRST, ids=lambda error: type(error).__name__)
+def test_a_driver_that_was_not_fenced_tells_what_failed_and_ends_on_record(tmp_path: Path, first: Exception) -> None:
+    assert fail(tmp_path, first, fenced=False) is first
+    assert open_pipeline(str(tmp_path / "store" / "orders")).state.release_append_id is not None
+
+
+def test_a_driver_whose_store_is_away_does_not_ask_it(tmp_path: Path) -> None:
+    first = sw.Unavailable("no answer", code="store.unavailable")
+    assert fail(tmp_path, first, fenced=True) is first
