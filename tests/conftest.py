@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 import slackwater as sw
+from slackwater.testing.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Start Spark once, as a user of Slackwater would; snapshots come early, so that tests meet them."""
+    os.environ.setdefault(JVM_OPTIONS, SHORT_LIVED_JVM)
     session = sw.session(
         "tests",
         master="local[2]",

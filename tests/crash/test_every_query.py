@@ -19,7 +19,7 @@ from slackwater import read_committed
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.records import State
 from slackwater.pipeline.workdir import VARIABLE as WORK
-from slackwater.testing.jvm import quick_start
+from slackwater.testing.jvm import JVM_OPTIONS, quick_start
 from tests.crash.drivers import CLASSES, ROOT, read_state
 from tests.crash.expected import EXPECTED, rows_of
 from tests.crash.inputs import FILES, write_inputs
@@ -44,7 +44,7 @@ def run(folder: Path, work: str, *options: str, failpoints: str = "") -> tuple[i
     environment = {**os.environ, **quick_start(CLASSES), VARIABLE: failpoints, WORK: str(folder / work)}
     # Workers find the functions of the queries by the name of their module. So many queries are much to compile.
     environment |= {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
-    environment["SPARK_SUBMIT_OPTS"] += " -XX:ReservedCodeCacheSize=160m"
+    environment[JVM_OPTIONS] += " -XX:ReservedCodeCacheSize=160m"
     command = [sys.executable, "-m", "tests.crash.every_query", str(folder.parent / "inputs"), str(folder), *options]
     said = folder.parent / f"{folder.name}-{work}.txt"
     # Into a file: the JVM of a killed driver outlives it by seconds, and would hold on to a pipe.

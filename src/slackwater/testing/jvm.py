@@ -7,7 +7,9 @@ from pathlib import Path
 # Settings of Spark: generated code would take longer to compile than it saves.
 SHORT_LIVED_CONF = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
-_SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# Options of the JVM, and the variable that has them: the second compiler never earns back what it takes.
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
@@ -19,9 +21,9 @@ def quick_start(folder: Path) -> dict[str, str]:
     """
     archive = folder / "classes.jsa"
     if archive.exists():
-        return {"SPARK_SUBMIT_OPTS": f"{_SHORT_LIVED} {_QUIET} -XX:SharedArchiveFile={archive}"}
+        return {JVM_OPTIONS: f"{SHORT_LIVED_JVM} {_QUIET} -XX:SharedArchiveFile={archive}"}
     try:
         (folder / "classes.begun").touch(exist_ok=False)
     except FileExistsError:
-        return {"SPARK_SUBMIT_OPTS": _SHORT_LIVED}
-    return {"SPARK_SUBMIT_OPTS": f"{_SHORT_LIVED} {_QUIET} -XX:ArchiveClassesAtExit={archive}"}
+        return {JVM_OPTIONS: SHORT_LIVED_JVM}
+    return {JVM_OPTIONS: f"{SHORT_LIVED_JVM} {_QUIET} -XX:ArchiveClassesAtExit={archive}"}
