@@ -16,8 +16,19 @@ import msgspec
 from .errors import Corrupt, NotFound, Unavailable
 from .formats import batch
 from .formats.layout import ArtifactKind, artifact_key, batch_key, check_path
-from .formats.manifest import File, Manifest, Object, Operator, Partition, SourcePosition, all_files, decode_inline
+from .formats.manifest import (
+    File,
+    Manifest,
+    Object,
+    Operator,
+    Origin,
+    Partition,
+    SourcePosition,
+    all_files,
+    decode_inline,
+)
 from .formats.plans import NewFile, plan_placement
+from .formats.records import NOTHING_PACKED, Packed
 from .settings import Settings
 from .store import Store
 
@@ -61,6 +72,13 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, SourcePosition]
     operators: list[CutOperator]
     files: list[CutFile]
+    # What only a checkpoint that is copied in has; Spark says nothing of it.
+    origin: Origin | None = None
+    source_watermarks: dict[str, str] = {}
+    table_offsets: dict[str, SourcePosition] = {}
+    table_store_path: str | None = None
+    sink_epochs: dict[str, int] = {}
+    vnode_count: int | None = None
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -86,6 +104,7 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     new_bytes: int
     new_files: int
     new_file_bytes: int
+    packed: Packed
     holdings: dict[str, Held]
 
 
@@ -98,12 +117,17 @@ def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, 
     new += [NewFile(file.path, file.size_bytes, group) for file, group in state if file.path not in parent]
     placement = plan_placement(new, settings)
 
+    packed: list[Packed] = []
+
     def put_batch(number: int, paths: list[str]) -> dict[str, Held]:
         key = batch_key(checkpoint_id, number)
         data = batch.encode({path: _read(sources[path]) for path in paths})
         stored = Object(key=key, kind="batch", sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
         index = batch.decode_index(data)
         store.put(key, data)
+        entries = index.values()
+        before, after = sum(entry.size_bytes for entry in entries), sum(entry.stored_bytes for entry in entries)
+        packed.append(Packed(batches=1, entries=len(index), bytes_before=before, bytes_after=after, puts=1))
         return {path: Held(stored, None, index[path].sha256, index[path].size_bytes) for path in paths}
 
     def put_object(group: str, paths: list[str]) -> dict[str, Held]:
@@ -138,6 +162,7 @@ def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, 
         new_bytes=sum(stored.size_bytes for stored in objects if f"/{checkpoint_id}/" in stored.key),
         new_files=len(placed),
         new_file_bytes=sum(placed),
+        packed=sum(packed, NOTHING_PACKED),
         holdings=holdings,
     )
 

@@ -21,7 +21,7 @@ from .formats.layout import LATEST, manifest_key
 from .formats.manifest import Manifest, RolledBack, SinkOutput, references
 from .formats.plans import plan_retire
 from .formats.query import Query
-from .formats.records import MAX_REASON, Checkpoint, Release, Settlement, SinkStatus, State
+from .formats.records import MAX_REASON, NOTHING_PACKED, Checkpoint, Release, Settlement, SinkStatus, State
 from .log import Log
 from .settings import Settings
 from .store import Store
@@ -115,6 +115,7 @@ class Checkpointer:
         # How the newest epoch was settled: it goes into the next record.
         self._settlement = settlement
         self._deleted: list[int] = []
+        self._counted = store.requests.snapshot()
         self.generation = self.state.generation
 
     @property
@@ -124,7 +125,7 @@ class Checkpointer:
 
     def checkpoint(self, cut: Cut, attempt: Attempt, *, captured_ms: int = 0) -> Report:
         """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""
-        before, clock = self._store.requests.snapshot(), _Stopwatch(self._world, captured_ms)
+        clock = _Stopwatch(self._world, captured_ms)
         stored = put_artifacts(self._store, cut, attempt.checkpoint_id, self._holdings, self._settings)
         reach("artifacts.after")
         clock.lap("artifacts")
@@ -142,12 +143,15 @@ class Checkpointer:
         self._store.put(LATEST, attempt.checkpoint_id.encode())
         reach("latest.after")
         clock.lap("latest")
-        requests = msgspec.structs.asdict(self._store.requests.snapshot() - before)
+        # All since the settlement before, so that the deletes after it are on record too.
+        before, self._counted = self._counted, self._store.requests.snapshot()
+        requests = msgspec.structs.asdict(self._counted - before)
         new_bytes = stored.new_bytes + len(data)
         self._settlement = msgspec.structs.replace(
             self._settlement,
             durations_ms=clock.laps_ms,
             requests=requests,
+            packed=stored.packed,
             new_bytes=new_bytes,
             full_bytes=document.total_size_bytes,
         )
@@ -189,10 +193,16 @@ class Checkpointer:
             pipeline_hash=self._pipeline_hash,
             query=self._query,
             rollback=None,
+            origin=cut.origin,
             source_names=list(cut.sources),
             sink_names=list(self._sinks),
             source_offsets=cut.sources,
+            source_watermarks=cut.source_watermarks,
+            table_offsets=cut.table_offsets,
+            table_store_path=cut.table_store_path,
             sinks=attempt.outputs,
+            sink_epochs=cut.sink_epochs,
+            vnode_count=cut.vnode_count,
             operators=stored.operators,
             files=stored.files,
             objects=stored.objects,
@@ -301,7 +311,15 @@ def find_absent(document: Manifest, sinks: Mapping[str, CommittingSink]) -> set[
 
 
 def _settlement(document: Manifest, statuses: dict[str, SinkStatus]) -> Settlement:
-    return Settlement(epoch=document.epoch, sinks=statuses, durations_ms={}, requests={}, new_bytes=0, full_bytes=0)
+    return Settlement(
+        epoch=document.epoch,
+        sinks=statuses,
+        durations_ms={},
+        requests={},
+        packed=NOTHING_PACKED,
+        new_bytes=0,
+        full_bytes=0,
+    )
 
 
 def undo_sink(sink: CommittingSink, rollback: RolledBack, name: str, epoch: int) -> None:

@@ -76,7 +76,8 @@ class Memory:
                 )
             )
         offsets = str(self.position).encode()
-        position = SourcePosition(source_type="rows", offsets={"row": str(self.position)}, verbatim=str(self.position))
+        row = str(self.position)
+        position = SourcePosition(source_type="rows", offsets={"row": row}, verbatim=row, metadata={})
         return Cut(
             micro_batch=self.micro_batch,
             watermark_ms=0,

@@ -20,6 +20,7 @@ from slackwater.formats.manifest import (
     Manifest,
     Object,
     Operator,
+    Origin,
     Partition,
     RolledBack,
     SinkOutput,
@@ -31,6 +32,7 @@ from slackwater.formats.records import (
     Claim,
     Label,
     LiveCheckpoint,
+    Packed,
     Record,
     Release,
     RetiredCheckpoint,
@@ -78,6 +80,9 @@ def golden_manifest() -> Manifest:
             settings={"spark.sql.shuffle.partitions": "2"},
         ),
         rollback=None,
+        origin=Origin(
+            format="laminar-v1", checkpoint_id="42", epoch=9, manifest_sha256=HASH, pipeline_hash=str(2**64 - 1)
+        ),
         source_names=["0"],
         sink_names=["totals"],
         source_offsets={
@@ -85,8 +90,16 @@ def golden_manifest() -> Manifest:
                 source_type="kafka",
                 offsets={"orders-0": "9007199254740993"},
                 verbatim='{"orders":{"0":9007199254740993}}',
+                metadata={"topic": "orders"},
             )
         },
+        source_watermarks={"0": str(-(2**63))},
+        table_offsets={
+            "rates": SourcePosition(
+                source_type="postgres-cdc", offsets={"lsn": "0/ABCD"}, verbatim="0/ABCD", metadata={}
+            )
+        },
+        table_store_path="tables/rates",
         sinks={
             "totals": SinkOutput(
                 kind="delta",
@@ -95,6 +108,8 @@ def golden_manifest() -> Manifest:
                 descriptors=[{"path": "part-0.parquet", "rows": 3}],
             )
         },
+        sink_epochs={"totals": 9},
+        vnode_count=256,
         operators={
             "0-stateStoreSave": Operator(
                 operator_id=0,
@@ -144,6 +159,12 @@ def golden_rollback() -> Manifest:
         created_at_ms=1_794_736_900_000,
         pipeline_hash=None,
         query=None,
+        origin=None,
+        source_watermarks={},
+        table_offsets={},
+        table_store_path=None,
+        sink_epochs={},
+        vnode_count=None,
         rollback=RolledBack(to_epoch=2, to_id=IDS[2], keep=["alerts"]),
         sink_names=["alerts", "totals"],
         sinks={
@@ -174,6 +195,7 @@ def settlement(epoch: int, **statuses: SinkStatus) -> Settlement:
         sinks=statuses or {"totals": SinkStatus(status="Committed")},
         durations_ms={"append": 12, "artifacts": 30},
         requests={"puts": 4, "lists": 1},
+        packed=Packed(batches=1, entries=200, bytes_before=9000, bytes_after=1800, puts=1),
         new_bytes=2000,
         full_bytes=9000,
     )

@@ -11,6 +11,7 @@ from slackwater.errors import SlackwaterError
 from slackwater.formats import records
 from slackwater.formats.plans import plan_retire
 from slackwater.formats.records import (
+    NOTHING_PACKED,
     Checkpoint,
     Claim,
     Label,
@@ -193,7 +194,9 @@ class Log(RuleBasedStateMachine):
 
     def settlement(self, epoch: int, statuses: list[str]) -> Settlement:
         sinks = {str(n): SinkStatus(status=status) for n, status in enumerate(statuses)}  # type: ignore[arg-type]
-        return Settlement(epoch=epoch, sinks=sinks, durations_ms={}, requests={}, new_bytes=0, full_bytes=0)
+        return Settlement(
+            epoch=epoch, sinks=sinks, durations_ms={}, requests={}, packed=NOTHING_PACKED, new_bytes=0, full_bytes=0
+        )
 
     @invariant()
     def the_state_is_sound(self) -> None:

@@ -25,6 +25,7 @@ ORDER = [
     {"retention", "rewind"},
     {"fallback"},
     {"inspect"},
+    {"laminar"},
     {"spark"},
     {"pipeline"},
     {"cli", "testing"},

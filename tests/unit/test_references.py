@@ -8,7 +8,7 @@ import pytest
 
 from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
 from slackwater.formats import records
-from slackwater.formats.records import Change, Checkpoint, Claim, Label, Settlement, State
+from slackwater.formats.records import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement, State
 from slackwater.labels import check_label, create_label, delete_label, find_label, resolve
 from slackwater.log import Log
 from slackwater.settings import Settings
@@ -46,7 +46,9 @@ def changes() -> list[Change]:
 
 
 def settled(epoch: int) -> Settlement:
-    return Settlement(epoch=epoch, sinks={}, durations_ms={}, requests={}, new_bytes=0, full_bytes=0)
+    return Settlement(
+        epoch=epoch, sinks={}, durations_ms={}, requests={}, packed=NOTHING_PACKED, new_bytes=0, full_bytes=0
+    )
 
 
 @pytest.fixture

@@ -18,7 +18,8 @@ from .text import count, format_size, plain, print_fields, print_json
 def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float) -> None:
     """Restore a checkpoint into a fresh directory.
 
-    Every byte is verified. The directory is a checkpointLocation of Spark. The pipeline itself is not changed.
+    Every byte is verified. The directory is a checkpointLocation of Spark; a checkpoint that was copied in comes as
+    its files. The pipeline itself is not changed.
 
     \b
     Examples:
@@ -28,13 +29,14 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from pathlib import Path  # noqa: PLC0415
 
     from ..recovery import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import hydrate  # noqa: PLC0415
+    from ..spark.hydrate import hydrate, write_files  # noqa: PLC0415
 
     pipeline = open_pipeline(url, timeout_s)
     entry = resolve(pipeline, ref)
     target = Path(directory).absolute()
     manifest = load_manifest(pipeline.store, entry)
-    hydrate(pipeline.store, manifest, target, make_settings(timeout_s))
+    foreign = manifest.origin is not None  # copied in: files, and nothing that Spark could start from
+    (write_files if foreign else hydrate)(pipeline.store, manifest, target, make_settings(timeout_s))
     sizes = [path.stat().st_size for path in target.rglob("*") if path.is_file()]
     if as_json:
         facts = {"pipeline": pipeline.name, "url": url, "epoch": entry.epoch, "checkpoint_id": entry.checkpoint_id}
@@ -44,8 +46,10 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     print_fields(
         {
             "restored": f"epoch {entry.epoch}, checkpoint {entry.checkpoint_id}",
-            "micro-batch": f"{manifest.micro_batch}; Spark goes on with {manifest.micro_batch + 1}",
+            "micro-batch": f"{manifest.micro_batch}; "
+            + ("copied in" if foreign else f"Spark goes on with {manifest.micro_batch + 1}"),
             "written": f"{count(len(sizes), 'file')}, {format_size(sum(sizes))}, every byte verified",
         }
     )
-    print(f'\nto use it with plain Spark:\n  .option("checkpointLocation", {plain(json.dumps(target.as_uri()))})')
+    if not foreign:
+        print(f'\nto use it with plain Spark:\n  .option("checkpointLocation", {plain(json.dumps(target.as_uri()))})')

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import SlackwaterError
+from .folders import folder_instead, show_folder
 from .options import at_option, open_pipeline, resolve, store_options, url_argument
 from .text import count, format_age, format_offsets, format_size, format_time, print_fields, print_json, print_table
 
@@ -21,17 +23,23 @@ if TYPE_CHECKING:
 def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
     """Show what a checkpoint holds.
 
-    Its sources with their offsets, its state, its sinks, and the objects that it needs.
+    Its sources with their offsets, its state, its sinks, and the objects that it needs. A folder of LaminarDB's
+    checkpoints is shown as it is, with what is wrong with it.
 
     \b
     Examples:
       slackwater show s3://bucket/slackwater/orders
       slackwater show s3://bucket/slackwater/orders --at before-upgrade
       slackwater show ./store/orders --at @2026-11-15T10:00Z --json
+      slackwater show ./laminardb/checkpoints
     """
     from ..inspect.checkpoints import show  # noqa: PLC0415
 
-    pipeline = open_pipeline(url, timeout_s)
+    try:
+        pipeline = open_pipeline(url, timeout_s)
+    except SlackwaterError as error:
+        show_folder(folder_instead(error, url, timeout_s), ref, as_json=as_json)
+        return
     detail = show(pipeline, resolve(pipeline, ref))
     if as_json:
         print_json(detail)
@@ -40,7 +48,7 @@ def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
 
 
 def _print(detail: CheckpointDetail) -> None:
-    checkpoint = detail.checkpoint
+    checkpoint, origin = detail.checkpoint, detail.origin
     own, referenced = ([o.size_bytes for o in detail.objects if o.own is own] for own in (True, False))
     print_fields(
         {
@@ -51,6 +59,7 @@ def _print(detail: CheckpointDetail) -> None:
             "made": f"{format_time(checkpoint.created_at_ms)} ({format_age(checkpoint.created_at_ms)} ago)",
             "labels": ", ".join(checkpoint.labels) or "none",
             "micro-batch": str(checkpoint.micro_batch),
+            **({"copied from": f"{origin.format} checkpoint {origin.checkpoint_id}"} if origin else {}),
             "watermark": format_time(detail.watermark_ms) if detail.watermark_ms else "none",
             "sinks": "all committed" if checkpoint.settled else "not yet on record (the next record says)",
             "state": format_size(checkpoint.size_bytes),

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import Corrupt
+from ..errors import Corrupt, SlackwaterError
+from .folders import folder_instead, verify_folder
 from .options import make_settings, open_pipeline, resolve, store_options, url_argument
 from .text import ProgressLine, count, format_size, print_json, print_table
 
@@ -23,17 +24,22 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
     """Verify the checkpoints of a pipeline.
 
     Nothing is changed. Manifests are read and checked, and every object that they need must be there with its right
-    size. With --read-data each such object is read, once. Exit code 13 says that something is damaged or missing.
+    size. With --read-data each such object is read, once. Exit code 13 says that something is damaged or missing. A
+    folder of LaminarDB's checkpoints is verified as far as its own digests go.
 
     \b
     Examples:
       slackwater verify s3://bucket/slackwater/orders
       slackwater verify s3://bucket/slackwater/orders --read-data
       slackwater verify ./store/orders --at latest --json
+      slackwater verify ./laminardb/checkpoints --read-data
     """
     from ..inspect.verification import verify  # noqa: PLC0415
 
-    pipeline = open_pipeline(url, timeout_s)
+    try:
+        pipeline = open_pipeline(url, timeout_s)
+    except SlackwaterError as error:
+        return verify_folder(folder_instead(error, url, timeout_s), ref, read_data=read_data, as_json=as_json)
     entries = pipeline.state.live if ref is None else [resolve(pipeline, ref)]
     with ProgressLine("reading") as progress:
         result = verify(pipeline, entries, read_data=read_data, settings=make_settings(timeout_s), progress=progress)

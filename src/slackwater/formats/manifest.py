@@ -23,6 +23,8 @@ VERSION: Final = 3
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
+# A whole number that may be negative or past 2^53 - 1, as text.
+WideNumber = Annotated[str, Meta(pattern=r"^(0|-?[1-9][0-9]{0,19})\Z")]
 
 
 class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,11 +72,12 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SourcePosition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a source stands: as plain pairs for tools, and verbatim for Spark."""
+    """Where a source stands: as plain pairs for tools, and verbatim for Spark. ``metadata`` are the connector's."""
 
     source_type: Name
     offsets: dict[str, str]
     verbatim: str
+    metadata: dict[str, str]
 
 
 class SinkOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,6 +97,16 @@ class RolledBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     keep: list[Name]
 
 
+class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of a checkpoint that was copied in: the checkpoint of the other system, and the digest of its manifest."""
+
+    format: Name
+    checkpoint_id: Name
+    epoch: Count
+    manifest_sha256: Sha256
+    pipeline_hash: WideNumber | None
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: Literal[3]
     checkpoint_id: CheckpointId
@@ -107,10 +120,16 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pipeline_hash: Sha256 | None
     query: Query | None
     rollback: RolledBack | None
+    origin: Origin | None
     source_names: list[Name]
     sink_names: list[Name]
     source_offsets: dict[str, SourcePosition]
+    source_watermarks: dict[str, WideNumber]
+    table_offsets: dict[str, SourcePosition]
+    table_store_path: str | None
     sinks: dict[str, SinkOutput]
+    sink_epochs: dict[str, Count]
+    vnode_count: Index | None
     operators: dict[str, Operator]
     files: list[File]
     objects: list[Object]
@@ -204,6 +223,11 @@ def validate(manifest: Manifest) -> None:
     sources = sorted(manifest.source_offsets)
     need(sources == sorted(manifest.source_names), "has sources without offsets, or offsets without sources")
     need(sorted(manifest.sinks) == sorted(manifest.sink_names), "has sinks without output, or output without sinks")
+    need(manifest.source_watermarks.keys() <= set(sources), "has the watermark of a source that it does not name")
+    newest = manifest.origin.epoch if manifest.origin else manifest.epoch
+    need(all(epoch <= newest for epoch in manifest.sink_epochs.values()), "has a sink past its own epoch")
+    if manifest.table_store_path is not None:
+        check_path(manifest.table_store_path)
     if manifest.rollback is not None:
         need(manifest.rollback.to_epoch < manifest.epoch, "rolls back to itself, or forward")
         staged = any(sink.descriptors for sink in manifest.sinks.values())

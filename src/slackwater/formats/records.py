@@ -31,6 +31,22 @@ class SinkStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
 
 
+class Packed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint put into batches. Bytes are those of the entries alone, before and after packing."""
+
+    batches: Count
+    entries: Count
+    bytes_before: Count
+    bytes_after: Count
+    puts: Count
+
+    def __add__(self, other: Packed) -> Packed:
+        return Packed(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+
+NOTHING_PACKED: Final = Packed(batches=0, entries=0, bytes_before=0, bytes_after=0, puts=0)
+
+
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an epoch ended: each sink's status, where the time went, what it cost."""
 
@@ -38,6 +54,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     sinks: dict[str, SinkStatus]
     durations_ms: dict[str, Count]
     requests: dict[str, Count]
+    packed: Packed
     new_bytes: Count
     full_bytes: Count
 

@@ -8,7 +8,7 @@ import msgspec
 
 from ..artifacts import in_parallel
 from ..formats.layout import checkpoint_folder
-from ..formats.manifest import Manifest, all_files
+from ..formats.manifest import Manifest, Origin, all_files
 from ..formats.query import Query
 from ..formats.records import LiveCheckpoint, State
 from ..recovery import DAMAGE, load_manifest
@@ -52,6 +52,7 @@ class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: str
     uid: str
     checkpoint: CheckpointSummary
+    origin: Origin | None
     pipeline_hash: str | None
     query: Query | None
     watermark_ms: int
@@ -106,6 +107,7 @@ def show(pipeline: Pipeline, entry: LiveCheckpoint) -> CheckpointDetail:
         pipeline=manifest.pipeline,
         uid=manifest.uid,
         checkpoint=_describe(pipeline.state, entry, manifest),
+        origin=manifest.origin,
         pipeline_hash=manifest.pipeline_hash,
         query=manifest.query,
         watermark_ms=manifest.watermark_ms,

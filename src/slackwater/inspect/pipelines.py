@@ -134,6 +134,19 @@ def _split(url: str) -> tuple[str, str]:
     return store or "/", unquote(component) if url.startswith("file:") else component
 
 
+def pipeline_name(url: str) -> str:
+    """Read the name of a pipeline that is to be made off its URL."""
+    component = _split(url)[1]
+    try:
+        return parse_name(component)
+    except Corrupt:
+        raise InvalidInput(
+            f"the last component of {url} is not how Slackwater writes a pipeline's name",
+            code="name.not_encoded",
+            hint="percent-encode what is not a letter, digit, - . or _, as in s3://bucket/slackwater/my%20orders",
+        ) from None
+
+
 def _name(component: str) -> str:
     try:
         return parse_name(component)

@@ -311,7 +311,7 @@ def _position(index: int, offsets: OffsetLogEntry, source_types: Sequence[str]) 
     name, verbatim = offsets.sources[index]
     source_type = source_types[index] if index < len(source_types) else "unknown"
     pairs = {} if verbatim is None else parse_offset(verbatim)
-    position = SourcePosition(source_type=source_type, offsets=pairs, verbatim=verbatim or "")
+    position = SourcePosition(source_type=source_type, offsets=pairs, verbatim=verbatim or "", metadata={})
     return name or str(index), position
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from ..artifacts import Holdings
-from ..errors import Corrupt, InvalidInput, Unavailable
+from ..errors import Corrupt, InvalidInput, Unavailable, Unsupported
 from ..formats.layout import check_path
 from ..formats.manifest import Manifest
 from ..recovery import restore
@@ -28,6 +29,24 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
     The directory must be new or empty. It has its name only when it is whole: until then, and after a crash, what is
     written is in a hidden one beside it.
     """
+    if manifest.origin is not None:
+        raise Unsupported(
+            f"checkpoint {manifest.checkpoint_id} was copied in from {manifest.origin.format}: no Spark query can go "
+            "on from it",
+            code="hydrate.foreign",
+            hint="slackwater restore URL --to DIR writes its state as files",
+        )
+    return write_files(store, manifest, directory, settings, check_structure)
+
+
+def write_files(
+    store: Store,
+    manifest: Manifest,
+    directory: Path,
+    settings: Settings,
+    check: Callable[[Path, Manifest], None] | None = None,
+) -> Holdings:
+    """Write a checkpoint's files, each verified, below a directory that is new or empty; whole, or not at all."""
     directory = directory.resolve()
     partial: Path | None = None
     try:
@@ -41,7 +60,8 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
         partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
         partial.chmod(0o755)
         holdings = restore(store, manifest, settings, _Writer(partial, directory).write)
-        check_structure(partial, manifest)
+        if check is not None:
+            check(partial, manifest)
         partial.rename(directory)
     except BaseException as error:
         if partial is not None:

@@ -1,0 +1,1 @@
+"""Folders of LaminarDB: looked at as they are, verified, and copied in."""

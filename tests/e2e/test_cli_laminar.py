@@ -1,0 +1,129 @@
+"""Folders of LaminarDB on the command line: shown, verified, copied in."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_cli import answer, lines, refusal, slackwater
+from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1_folder, v2_folder
+
+
+def severities(document: dict) -> set[str]:
+    return {finding["severity"] for finding in document["findings"]}
+
+
+@pytest.mark.parametrize("defective", [False, True])
+def test_a_folder_is_shown_as_it_is(tmp_path, defective):
+    root = v2_folder(tmp_path, defective=defective)
+    shown = answer("show", root)
+    assert [c["checkpoint_id"] for c in shown["checkpoints"]] == IDS[:3]
+    assert {c["form"] for c in shown["checkpoints"]} == {"defective" if defective else "documented"}
+    assert shown["checkpoint"]["document"]["source_offsets"]["clicks"]["offsets"] == {"clicks-0": "3"}
+    assert shown["latest"] == IDS[2] and "fatal" not in severities(shown)
+    assert answer("show", root, "--at", "1")["checkpoint"]["checkpoint_id"] == IDS[0]
+    text = "\n".join(lines("show", root))
+    assert IDS[0] in text and "clicks-0 3" in text and "seed.no_self_digest" in text
+
+
+def test_a_folder_of_version_1_is_shown_without_the_text_of_failures_and_without_state(tmp_path):
+    root = v1_folder(tmp_path, sink_commit_statuses={"pg": {"Failed": "password=hunter2"}})
+    shown = answer("show", root / "checkpoints")
+    assert shown["checkpoint"]["sound"] is False
+    assert "seed.sink_not_committed" in {finding["code"] for finding in shown["findings"]}
+    assert "clicks  kafka  clicks-0 9007199254740993" in lines("show", root)
+    assert "hunter2" not in str(shown) and "hunter2" not in "\n".join(lines("show", root))
+    assert shown["checkpoint"]["document"]["operator_states"]["join"]["external_length"] == len(JOIN)
+
+
+def test_an_incremental_folder_is_shown_and_does_not_verify(tmp_path):
+    root = incremental_folder(tmp_path)
+    shown = answer("show", root)
+    assert [(c["kind"], c["epoch"]) for c in shown["checkpoints"]] == [("incremental", 10), ("incremental", 11)]
+    assert "seed.no_digest" in {f["code"] for f in answer("verify", root, code=13)["findings"]}
+    assert "source1  ?     100" in lines("show", root)
+
+
+@pytest.mark.parametrize("make", [v1_folder, v2_folder])
+def test_a_sound_folder_is_sound(tmp_path, make):
+    root = make(tmp_path)
+    verified = answer("verify", root, "--read-data")
+    assert verified["sound"] and verified["read_bytes"] > 0
+    assert lines("verify", root)[-1].endswith("(sizes only: --read-data reads every byte): sound")
+
+
+def test_a_damaged_folder_exits_13_and_names_the_object(tmp_path):
+    root = v2_folder(tmp_path)
+    victim = root / "checkpoints" / IDS[2] / "operators" / "agg" / "partition-0.snap"
+    victim.write_bytes(b"\xff" + AGG[2][1:])
+    assert answer("verify", root)["sound"]
+    found = answer("verify", root, "--read-data", code=13)["findings"]
+    (wrong,) = [finding for finding in found if finding["severity"] == "fatal"]
+    assert wrong["code"] == "seed.digest_mismatch" and wrong["where"].endswith(
+        f"{IDS[2]}/operators/agg/partition-0.snap"
+    )
+    assert wrong["checkpoint_id"] == IDS[2]
+    assert answer("verify", root, "--read-data", "--at", IDS[0])["sound"]
+    assert "1 fatal finding" in lines("verify", root, "--read-data", code=13)[-1]
+
+
+def test_a_checkpoint_is_copied_shown_labelled_and_restored_as_files(tmp_path):
+    root, url = v2_folder(tmp_path / "db"), tmp_path / "store" / "orders"
+    copied = answer("copy", root, url)["copied"]
+    assert (copied["epoch"], copied["origin"]["checkpoint_id"], copied["done"]) == (1, IDS[2], False)
+    assert answer("copy", root, url)["copied"]["done"]
+    assert answer("verify", url, "--read-data")["sound"]
+    assert answer("show", url)["origin"]["format"] == "laminar-v2"
+    assert f"laminar-v2 checkpoint {IDS[2]}" in "\n".join(lines("show", url))
+    assert answer("show", url)["operators"]["agg"]["size_bytes"] == len(AGG[2]) + len(AGG[3])
+    lines("savepoint", "create", url, "from-laminar")
+    restored = answer("restore", url, "--to", tmp_path / "out", "--at", "from-laminar")
+    assert restored["files"] == 2
+    assert (tmp_path / "out" / "operators" / "agg" / "0" / f"{IDS[2]}.snap").read_bytes() == AGG[2]
+    assert "checkpointLocation" not in "\n".join(lines("restore", url, "--to", tmp_path / "again"))
+
+
+def test_a_copy_for_people_says_what_became_what(tmp_path):
+    said = lines("copy", v1_folder(tmp_path / "db"), tmp_path / "store" / "orders", "--at", "7")
+    assert said[0].endswith("laminar-v1 checkpoint 2, epoch 7") and "epoch 1 of orders" in said[1]
+    assert said[2].endswith("every byte verified")
+
+
+def test_what_cannot_be_copied_is_refused_with_its_exit_code(tmp_path):
+    url = tmp_path / "store" / "orders"
+    assert "copy.no_folder" in refusal("copy", tmp_path / "nothing", url, code=10)
+    damaged = v1_folder(tmp_path / "db", vnode_count=128)
+    assert "seed.fatal" in refusal("copy", damaged, url, code=13)
+    assert not Path(url).exists()
+    assert "checkpoint.not_found" in refusal("copy", damaged, url, "--at", "99", code=10)
+
+
+def test_what_is_neither_a_pipeline_nor_a_folder_stays_not_found(tmp_path):
+    assert "pipeline.not_found" in refusal("show", tmp_path / "nothing", code=10)
+    assert "pipeline.not_found" in refusal("verify", tmp_path / "nothing", code=10)
+
+
+@pytest.mark.parametrize(
+    ("point", "counted"),
+    [
+        ("claim.before", False),
+        ("claim.after", False),
+        ("artifacts.after", False),
+        ("manifest.after", False),
+        ("append.after", True),
+        ("latest.after", True),
+        ("release.before", True),
+        ("release.after", True),
+    ],
+)
+def test_a_copy_that_is_killed_between_any_two_steps_is_run_again(tmp_path, point, counted):
+    root, url = v2_folder(tmp_path / "db"), tmp_path / "store" / "orders"
+    killed = slackwater("copy", root, url, SLACKWATER_FAILPOINTS=f"{point}=kill")
+    assert killed.returncode == -signal.SIGKILL
+    assert answer("copy", root, url)["copied"]["done"] is counted
+    listed = answer("list", url)
+    assert [(c["epoch"], c["settled"]) for c in listed["checkpoints"]] == [(1, True)]
+    assert answer("verify", url, "--read-data")["sound"]
+    assert answer("pipelines", tmp_path / "store")["pipelines"][0]["released"]
