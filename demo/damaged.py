@@ -19,7 +19,7 @@ from slackwater.errors import Corrupt
 from slackwater.formats import batch
 from slackwater.formats.manifest import Manifest
 from slackwater.inspect.pipelines import open_pipeline
-from slackwater.pipeline.rollback import NEWEST_VERIFIED
+from slackwater.labels import NEWEST_VERIFIED
 from slackwater.recovery import load_manifest
 from slackwater.testing.oracle import Comparison
 

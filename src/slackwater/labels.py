@@ -10,6 +10,7 @@ from .formats.records import Label, LiveCheckpoint, Savepoint, State, Unlabel
 from .log import Log
 
 LATEST_REF = "latest"
+NEWEST_VERIFIED = "newest-verified"
 MAX_LABEL = 100
 _MIN_PREFIX = 4
 _MAX_CANDIDATES = 10
@@ -98,7 +99,7 @@ def check_label(label: str) -> str:
         else "a label has no control or invisible characters" if not label.isprintable()
         else "a label does not begin with @, which begins a time" if label.startswith("@")
         else "a number would be taken for an epoch" if label.isdigit()
-        else "latest is the newest checkpoint's own name" if label.lower() == LATEST_REF
+        else "it has a meaning of its own" if label.lower() in (LATEST_REF, NEWEST_VERIFIED)
         else "it looks like a checkpoint's id" if "-" in label and _ID_PREFIX.fullmatch(label.lower())
         else None
     )  # fmt: skip

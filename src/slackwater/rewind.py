@@ -57,6 +57,8 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
     to_created_at_ms: int
     epoch: int
     undone_epochs: list[int]
+    # Savepoints of these epochs stay, and can be restored, but never again be rolled back to.
+    undone_labels: list[str]
     running: bool
     done: bool
     sinks: list[SinkPlan]
@@ -115,14 +117,15 @@ def plan_rollback(
     manifest, newest = load_manifest(store, target), _load_if_sound(store, head)
     outputs = _sinks_since(store, state, manifest)
     _check_keep(keep, outputs)
-    before = newest.rollback if newest else None
+    before, undone = newest.rollback if newest else None, epochs_after(state, target.epoch)
     return RollbackPlan(
         head_epoch=head.epoch,
         to_epoch=target.epoch,
         to_id=target.checkpoint_id,
         to_created_at_ms=target.created_at_ms,
         epoch=state.epoch + 1,
-        undone_epochs=epochs_after(state, target.epoch),
+        undone_epochs=undone,
+        undone_labels=[savepoint.label for savepoint in state.labels if savepoint.epoch in undone],
         running=state.release_append_id is None,
         done=target is head
         or (before is not None and before.to_epoch == target.epoch and set(keep) == set(before.keep)),

@@ -54,6 +54,10 @@ def test_every_setting_has_its_row_with_its_default_and_bounds():
     assert documented == {field.name: write(field) for field in settings.fields}
 
 
+def test_what_is_public_can_be_found_before_it_is_loaded():
+    assert set(sw.__all__) <= set(dir(sw))
+
+
 def test_every_public_call_has_its_row_with_all_its_arguments():
     public = [getattr(sw, name) for name in sw.__all__]
     calls = [each for each in public if not (isinstance(each, type) and issubclass(each, Exception))]

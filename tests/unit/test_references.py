@@ -140,6 +140,7 @@ def test_a_word_can_be_a_label(label):
         "٣",
         "latest",
         "Latest",
+        "newest-verified",
         IDS[0],
         IDS[0][:9],
     ],

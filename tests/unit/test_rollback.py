@@ -205,6 +205,11 @@ def test_a_plan_says_what_every_sink_and_source_will_do_and_changes_nothing(tmp_
     assert sorted(path.name for path in pipeline.rglob("*")) == before
 
 
+def test_a_path_an_epoch_as_a_number_and_one_name_are_taken_as_they_are_meant(tmp_path: Path) -> None:
+    plan = plan_rollback(make_pipeline(tmp_path, 3), 2, keep="totals")
+    assert (plan.to_epoch, [sink.action for sink in plan.sinks]) == (2, ["keep"])
+
+
 def test_a_rollback_to_damaged_bytes_is_refused(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 3)
     key = damage(pipeline, 2)

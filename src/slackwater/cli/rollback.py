@@ -47,7 +47,8 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
     if as_json:
         print_json({"url": url, "acted": acted, "plan": plan})
     else:
-        _print(plan)
+        if not plan.done:
+            _print(plan)
         if plan.done:
             note(f"nothing to do: epoch {plan.head_epoch} is that checkpoint, or a rollback to it, already")
             if plan.running:
@@ -62,16 +63,17 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
 
 def _print(plan: RollbackPlan) -> None:
     undone = plan.undone_epochs
-    span = f"{undone[0]} to {undone[-1]}" if len(undone) > 1 else str(undone[0]) if undone else "none"
+    without_gap = len(undone) > 2 and undone[-1] - undone[0] == len(undone) - 1
+    span = f"{undone[0]} to {undone[-1]}" if without_gap else ", ".join(map(str, undone))
+    labels = ", ".join(plan.undone_labels)
     print_fields(
         {
             "from": f"epoch {plan.head_epoch}",
             "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
             "as": f"epoch {plan.epoch}",
-            "undone": f"{count(len(undone), 'epoch')}: {span}" if undone else "none",
-            "driver": "none is running"
-            if not plan.running
-            else "one may be running; it " + ("goes on" if plan.done else "will be fenced"),
+            "undone": f"{count(len(undone), 'epoch')}: {span}",
+            **({"savepoints": f"{labels}: kept, and never again to be rolled back to"} if labels else {}),
+            "driver": "one may be running; it will be fenced" if plan.running else "none is running",
         }
     )
     print()

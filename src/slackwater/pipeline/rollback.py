@@ -14,13 +14,11 @@ from ..failpoints import reach
 from ..formats.manifest import SinkOutput
 from ..formats.records import LiveCheckpoint, State, find_target
 from ..inspect.pipelines import Pipeline, open_pipeline
-from ..labels import LATEST_REF, resolve
+from ..labels import LATEST_REF, NEWEST_VERIFIED, resolve
 from ..rewind import RollbackPlan
 from ..settings import Settings
 from ..world import RealWorld, this_process
 from .sinks.sink import Sink, open_sink
-
-NEWEST_VERIFIED = "newest-verified"
 
 
 def plan_rollback(
@@ -38,7 +36,7 @@ def plan_rollback(
     ``storage_options`` are the store's own.
     """
     settings = settings or Settings()
-    return _plan(open_pipeline(os.fspath(url), settings, storage_options), str(to), list(keep), sinks or {}, settings)
+    return _plan(open_pipeline(os.fspath(url), settings, storage_options), str(to), _names(keep), sinks or {}, settings)
 
 
 def rollback(
@@ -56,7 +54,7 @@ def rollback(
     With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
     """
     settings = settings or Settings()
-    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), list(keep)
+    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), _names(keep)
     planned = _plan(pipeline, str(to), keep, sinks or {}, settings)
     if planned.done:
         return planned
@@ -79,6 +77,10 @@ def rollback(
     reach("rollback.release.before")
     release(log, state.generation)
     return planned
+
+
+def _names(keep: Iterable[str]) -> list[str]:
+    return [keep] if isinstance(keep, str) else list(keep)
 
 
 def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:

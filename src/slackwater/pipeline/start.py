@@ -151,7 +151,8 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         settlement=head.settlement if head else None,
     )
     _delete_retired(ready, checkpointer, references)
-    logger.info(
+    logger.log(
+        logging.INFO if ready.delivery == "exactly once" else logging.WARNING,
         "pipeline %s, generation %d: %s in %d ms; swept %d leftovers; delivery is %s",
         job.name,
         claimed.state.generation,
