@@ -35,7 +35,9 @@ class CommittingSink(Protocol):
     def kind(self) -> str: ...
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """Where the output goes, without secrets: it is kept in manifests and shown."""
+        ...
 
     def bind(self, pipeline: str, sink: str, uid: str) -> None:
         """Take the identity under which epochs are remembered; refuse output that knows another uid."""
@@ -228,6 +230,28 @@ class Checkpointer:
 
         self._log.append(decide, generation=self.generation)
         self._settlement, self._deleted = None, []
+
+
+def make_first(store: Store, log: Log, world: World, settings: Settings, *, pipeline: str, cut: Cut) -> State:
+    """Make a cut from elsewhere the first checkpoint of a pipeline, and release the claim that the caller has.
+
+    What its query will be is not known, and it has no sinks yet: the first start says both.
+    """
+    checkpointer = Checkpointer(
+        store=store,
+        log=log,
+        world=world,
+        settings=settings,
+        pipeline=pipeline,
+        pipeline_hash=None,
+        query=None,
+        sinks={},
+        holdings={},
+        settlement=None,
+    )
+    checkpointer.checkpoint(cut, Attempt(checkpoint_id=world.checkpoint_id(), outputs={}))
+    checkpointer.release()
+    return checkpointer.state
 
 
 def release(log: Log, generation: int, settled: Settlement | None = None, deleted: Iterable[int] = ()) -> None:

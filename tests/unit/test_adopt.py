@@ -37,7 +37,7 @@ def test_an_adoption_that_dies_before_it_counts_is_done_again(
     assert verify(opened, opened.state.live, read_data=True).sound
 
 
-@pytest.mark.parametrize("point", ["append.after", "adopt.release.before"])
+@pytest.mark.parametrize("point", ["append.after", "release.before"])
 def test_an_adoption_that_dies_after_it_counts_is_told_to_start(
     tmp_path: Path, directory: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

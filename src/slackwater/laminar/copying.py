@@ -13,7 +13,7 @@ import msgspec
 
 from .. import recovery
 from ..artifacts import Cut, CutFile, CutOperator, CutPartition
-from ..checkpointer import Attempt, Checkpointer, release
+from ..checkpointer import make_first, release
 from ..errors import Conflict, NotFound
 from ..formats.manifest import Origin
 from ..formats.records import State
@@ -136,21 +136,8 @@ def _copy(store: Store, world: World, settings: Settings, cut: Cut, pipeline: st
         head = recovery.redrive(store, log, state, {})
         release(log, state.generation, head.settlement if head else None)
         return _copied(pipeline, state, cut, done=True)
-    checkpointer = Checkpointer(
-        store=store,
-        log=log,
-        world=world,
-        settings=settings,
-        pipeline=pipeline,
-        pipeline_hash=None,
-        query=None,
-        sinks={},
-        holdings={},
-        settlement=None,
-    )
-    checkpointer.checkpoint(cut, Attempt(checkpoint_id=world.checkpoint_id(), outputs={}))
-    checkpointer.release()
-    return _copied(pipeline, checkpointer.state, cut, done=False)
+    state = make_first(store, log, world, settings, pipeline=pipeline, cut=cut)
+    return _copied(pipeline, state, cut, done=False)
 
 
 def _refuse_other(store: Store, state: State, cut: Cut, pipeline: str) -> None:

@@ -8,9 +8,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from .. import recovery
-from ..checkpointer import Attempt, Checkpointer
+from ..checkpointer import make_first
 from ..errors import Conflict, InvalidInput, NotFound
-from ..failpoints import reach
 from ..formats.layout import format_name
 from ..formats.records import LiveCheckpoint
 from ..inspect.pipelines import join_url
@@ -57,23 +56,7 @@ def adopt(
     state = recovery.claim(opened, log, world, pipeline=pipeline, driver=driver, sinks={}).state
     if state.head is not None:
         _refuse_old(log, pipeline)  # somebody was faster
-    checkpointer = Checkpointer(
-        store=opened,
-        log=log,
-        world=world,
-        settings=settings,
-        pipeline=pipeline,
-        # What the query was is not in its checkpoint: the first start says it.
-        pipeline_hash=None,
-        query=None,
-        sinks={},
-        holdings={},
-        settlement=None,
-    )
-    checkpointer.checkpoint(cut, Attempt(checkpoint_id=world.checkpoint_id(), outputs={}))
-    reach("adopt.release.before")
-    checkpointer.release()
-    return checkpointer.state.live[-1]
+    return make_first(opened, log, world, settings, pipeline=pipeline, cut=cut).live[-1]
 
 
 def _as_text(given: object, code: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from ...errors import Corrupt, Unsupported
+from ...errors import Corrupt
 from ..layout import check_path
 from ..manifest import Origin, SourcePosition
 from . import serde
@@ -191,21 +191,9 @@ _MANIFEST = Shape(
 def decode(data: bytes) -> tuple[CheckpointManifest, Findings]:
     """Decode a manifest, with all that its own text says is wrong with it."""
     findings = Findings()
-    document = serde.parse(data, findings)
-    version = serde.version_of(document)
-    if version != VERSION:
-        raise unknown_version(version)
-    manifest = _MANIFEST.read(document, "", findings)
+    manifest = serde.decode(data, _MANIFEST, findings, version=VERSION)
     validate(manifest, findings)
     return manifest, findings
-
-
-def unknown_version(version: int | None) -> Unsupported:
-    return Unsupported(
-        f"the seed's manifest has version {version}, and those are 1 and 2",
-        code="seed.unknown_version",
-        hint="use the release of LaminarDB that wrote it",
-    )
 
 
 def encode(manifest: CheckpointManifest) -> bytes:

@@ -27,7 +27,6 @@ from .content import (
 )
 from .findings import Findings
 from .layout import artifact, below_checkpoint
-from .manifest_v1 import unknown_version
 from .serde import FLAG, I64, TEXT, U32, U64, Many, Maybe, Pairs, Shape
 
 VERSION: Final = 2
@@ -115,11 +114,7 @@ _MANIFEST = Shape(
 def decode(data: bytes) -> tuple[CheckpointManifestV2, Findings]:
     """Decode a manifest, with all that its own text says is wrong with it."""
     findings = Findings()
-    document = serde.parse(data, findings)
-    version = serde.version_of(document)
-    if version != VERSION:
-        raise unknown_version(version)
-    manifest = _MANIFEST.read(document, "", findings)
+    manifest = serde.decode(data, _MANIFEST, findings, version=VERSION)
     validate(manifest, findings)
     return manifest, findings
 

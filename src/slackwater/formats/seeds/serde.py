@@ -13,7 +13,7 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
 
-from ...errors import Corrupt, InvalidInput
+from ...errors import Corrupt, InvalidInput, Unsupported
 from .findings import Findings
 
 # A seed's manifest carries its small states in base64, as many as there are (C15): more room than ours has.
@@ -158,9 +158,19 @@ class Shape(Generic[_Struct]):
         return {name: kind.write(getattr(value, name), join(where, name)) for name, kind in self._kinds.items()}
 
 
-def decode(data: bytes, kind: Shape[_Struct], findings: Findings) -> _Struct:
-    """Decode a document; what serde itself would refuse is an error, what it would let pass is a finding."""
-    return kind.read(parse(data, findings), "", findings)
+def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: int | None = None) -> _Struct:
+    """Decode a document; what serde itself would refuse is an error, what it would let pass is a finding.
+
+    One that has a version must have this one, and is asked for it before the rest.
+    """
+    document = parse(data, findings)
+    if version is not None and (found := version_of(document)) != version:
+        raise Unsupported(
+            f"the seed's manifest has version {found}, and those are 1 and 2",
+            code="seed.unknown_version",
+            hint="use the release of LaminarDB that wrote it",
+        )
+    return kind.read(document, "", findings)
 
 
 def parse(data: bytes, findings: Findings) -> Any:

@@ -18,14 +18,6 @@ class Sink(CommittingSink, Protocol):
     """A sink that stages output, invisibly, and commits it with an epoch."""
 
     @property
-    def kind(self) -> str: ...
-
-    @property
-    def address(self) -> str:
-        """Where the output goes, without secrets: it is kept in manifests and shown."""
-        ...
-
-    @property
     def delivery(self) -> str:
         """The guarantee that holds: ``exactly-once`` or ``at-least-once``."""
         ...
