@@ -390,6 +390,7 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
 # too long to be described in full, and of queries that have changed.
 ELSEWHERE = {
     "checkpointer.py:exit_code",
+    "checkpointer.py:make_first",
     "formats/batch.py:_corrupt",
     "formats/query.py:_digest",
     "formats/query.py:_stand_in",
