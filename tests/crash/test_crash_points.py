@@ -71,7 +71,7 @@ ROLLBACK = {
 UNDO = ["delta.undo.after", "files.undo.before", "files.undo.entry", "files.undo.between"]
 END = ["release.before", "release.after"]
 # Killed where these points are tested: it needs neither the demo's pipeline nor one that was running.
-ELSEWHERE = {"adopt.release.before"}
+ELSEWHERE = {"adopt.release.before", "forget.retire.before", "forget.retire.after", "forget.deleted.after"}
 
 
 @pytest.fixture(scope="module")

@@ -391,6 +391,12 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
 ELSEWHERE = {
     "checkpointer.py:exit_code",
     "formats/batch.py:_corrupt",
+    "formats/plans.py:_judge",
+    "formats/plans.py:_name_period",
+    "formats/plans.py:_standing",
+    "formats/plans.py:plan_forget",
+    "formats/plans.py:plan_forget_one",
+    "formats/plans.py:plan_retire_forgotten",
     "formats/query.py:_digest",
     "formats/query.py:_stand_in",
     "formats/query.py:_join",
