@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TypeVar, cast
 
 from .checkpointer import CommittingSink
-from .errors import Conflict, Corrupt
+from .errors import Conflict, Corrupt, NotFound
 from .formats.layout import manifest_key
 from .formats.manifest import Manifest
-from .formats.records import LiveCheckpoint, State
+from .formats.records import LiveCheckpoint, State, require_current
 from .log import Log
 from .recovery import DAMAGE, Head, load_manifest, redrive
 from .rewind import epochs_after, newest_verified, roll_back
@@ -43,6 +43,7 @@ def recover(
     a sink refuses: then nothing is changed.
     """
 
+    generation = cast(State, log.state).generation
     hydrated: Hydrated | None = None
 
     def drive() -> tuple[Head, Hydrated] | None:
@@ -61,18 +62,27 @@ def recover(
     try:
         return drive()
     except Corrupt as damage:
-        state = cast(State, log.state)
-        head = cast(LiveCheckpoint, state.head)
-        target = newest_verified(store, state, settings, below=head.epoch, try_out=try_out)
-        with log.unless_fenced(state.generation):
-            if fallback is None or target is None:
-                raise _head_damaged(damage, state, head, target) from damage
-            keep = _kept(store, head)
-            if refused := _refusals(sinks, target.epoch, keep):
-                raise _head_damaged(damage, state, head, target, refused=refused, keep=keep) from damage
-            fallback(damage, load_manifest(store, target))
-        roll_back(store, log, world, target.epoch, keep=keep)
-        return drive()
+        while True:
+            state = cast(State, log.state)
+            head = cast(LiveCheckpoint, state.head)
+            target = newest_verified(store, state, settings, below=head.epoch, try_out=try_out)
+            try:
+                with log.unless_fenced(generation):
+                    if fallback is None or target is None:
+                        raise _head_damaged(damage, state, head, target) from damage
+                    keep = _kept(store, head)
+                    if refused := _refusals(sinks, target.epoch, keep):
+                        raise _head_damaged(damage, state, head, target, refused=refused, keep=keep) from damage
+                    fallback(damage, load_manifest(store, target))
+                roll_back(store, log, world, target.epoch, keep=keep)
+            except (Corrupt, NotFound):
+                now = cast(State, log.read())
+                require_current(now, generation)
+                if target is None or now.find(target.epoch) is not None:
+                    raise
+                # Somebody has forgotten the target meanwhile: look for another one.
+            else:
+                return drive()
 
 
 def _kept(store: Store, head: LiveCheckpoint) -> list[str]:

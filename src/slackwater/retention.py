@@ -1,7 +1,7 @@
 """Retention: delete what the log has retired, and sweep what crashed attempts left.
 
 The record comes first, the deletes after it, manifests last. What leaves is planned in ``formats/plans.py`` and retired
-with a checkpoint's own record; a crash in between repeats the deletes.
+with a checkpoint's own record, or by ``forget.py``; a crash in between repeats the deletes.
 """
 
 from __future__ import annotations
@@ -75,23 +75,41 @@ class References:
         return None
 
 
-def delete_retired(store: Store, log: Log, generation: int, references: References) -> list[int]:
-    """Delete the bytes of retired checkpoints that no live one needs; return the epochs that are gone for good."""
-    state = cast(State, log.state)
-    if not state.retired:
-        return []
-    needed = _find_needed(log, state, generation, references)
-    doomed: set[str] = set()
+class Doomed(msgspec.Struct, frozen=True):
+    """What goes with the retired checkpoints: objects that no live one needs, and after them the manifests."""
+
+    epochs: list[int]
+    objects: list[str]
+    manifests: list[str]
+
+
+def find_doomed(state: State, needed: Needed, references: References) -> Doomed:
+    """Find what the retired checkpoints of a state leave behind."""
+    objects: set[str] = set()
     for entry in state.retired:
         # Manifests go last: without it, everything of this checkpoint is gone already. What a damaged one names, nobody
         # can tell; nothing needs it, so the next start sweeps it.
         with suppress(Corrupt):
-            doomed |= {key for key in references.of(entry) if key not in needed}
-    store.delete(sorted(doomed))
+            objects |= {key for key in references.of(entry) if key not in needed}
+    manifests = [manifest_key(entry.checkpoint_id) for entry in state.retired]
+    return Doomed([entry.epoch for entry in state.retired], sorted(objects), manifests)
+
+
+def delete_doomed(store: Store, doomed: Doomed) -> None:
+    store.delete(doomed.objects)
     reach("delete.between")
-    store.delete([manifest_key(entry.checkpoint_id) for entry in state.retired])
+    store.delete(doomed.manifests)
     reach("delete.after")
-    return [entry.epoch for entry in state.retired]
+
+
+def delete_retired(store: Store, log: Log, generation: int, references: References) -> list[int]:
+    """Delete the bytes of retired checkpoints that no live one needs; return the epochs that are gone for good."""
+    if not cast(State, log.state).retired:
+        return []
+    state, needed = find_needed(log, generation, references)
+    doomed = find_doomed(state, needed, references)
+    delete_doomed(store, doomed)
+    return doomed.epochs
 
 
 def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, CommittingSink], references: References) -> int:
@@ -107,7 +125,7 @@ def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, Committi
     kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in state.checkpoint_ids)}
     strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
     if strays:
-        needed = _find_needed(log, state, claimed.state.generation, references)
+        state, needed = find_needed(log, claimed.state.generation, references)
         for entry in state.retired:
             # The deleter's, who records that they are gone.
             with suppress(Corrupt):
@@ -119,12 +137,18 @@ def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, Committi
     return count
 
 
-def _find_needed(log: Log, state: State, generation: int, references: References) -> Needed:
-    needed = references.of_live(state)
-    if needed.blind:
-        # A newer driver may have deleted that manifest; then all of this is its own to judge.
-        require_current(cast(State, log.read()), generation)
-    return needed
+def find_needed(log: Log, generation: int | None, references: References) -> tuple[State, Needed]:
+    """Find what live checkpoints need, and the state that this is said of. Who is no driver has no generation."""
+    state = cast(State, log.state)
+    while (needed := references.of_live(state)).blind:
+        # That manifest may have been deleted by somebody who retired it meanwhile. If this was a newer driver, all of
+        # this is its own to judge.
+        known, state = state, cast(State, log.read())
+        if generation is not None:
+            require_current(state, generation)
+        if state is known:
+            break
+    return state, needed
 
 
 def _is_ours(key: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Literal, cast
 import msgspec
 
 from .checkpointer import CommittingSink
-from .errors import InvalidInput, SlackwaterError
+from .errors import Corrupt, InvalidInput, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.layout import LATEST, manifest_key
@@ -149,7 +149,12 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
     # What is missing here may have been retired by a newer driver, of which this one does not know yet.
     with log.unless_fenced(generation):
         target = find_target(state, to_epoch)
-        content = load_manifest(store, target)
+        try:
+            content = load_manifest(store, target)
+        except Corrupt:
+            # Somebody may have forgotten it meanwhile: that is no damage.
+            find_target(cast(State, log.read()), to_epoch)
+            raise
     outputs = _sinks_since(store, state, content)
     _check_keep(keep, outputs)
     document = msgspec.structs.replace(

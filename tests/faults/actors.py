@@ -1,16 +1,17 @@
-"""The simulation's actors: drivers, tools that roll back, labellers, readers, a disk that fails."""
+"""The simulation's actors: drivers, tools that roll back or forget, labellers, readers, a disk that fails."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn, cast
 
-from slackwater import fallback, recovery, retention, rewind
+from slackwater import fallback, forget, recovery, retention, rewind
 from slackwater.artifacts import Holdings
 from slackwater.checkpointer import Attempt, Checkpointer, release
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats.layout import manifest_key
 from slackwater.formats.manifest import Manifest, SinkOutput
+from slackwater.formats.plans import KeepRules
 from slackwater.formats.records import Label, State, Unlabel, find_target
 from slackwater.log import Log
 from slackwater.settings import Settings
@@ -271,6 +272,34 @@ def labeller(scene: Scene) -> Body:
         if simulation.random.random() < 0.3:
             del told["kept"]
             log.append(lambda state: Unlabel(label="kept") if state and state.labels else None)
+
+    return body
+
+
+def forgetter(scene: Scene) -> Body:
+    """Forget by rule or by name, beside whoever drives: what ``slackwater forget`` does."""
+    random = scene.simulation.random
+
+    def body(actor: Actor) -> None:
+        store, world, log = scene.tools(actor)
+        state = wait_for_branch(log, world)
+        if state is None:
+            return
+        by_name = forget.by_ref(str(random.choice(state.live).epoch))
+        last = KeepRules(last=random.choice((1, 2, 3)))
+        within = KeepRules(within_ms=random.choice((1, 100_000)))
+        choose = random.choice((by_name, forget.by_rules(last), forget.by_rules(within)))
+        try:
+            if random.random() < 0.2:
+                forget.plan(store, log, scene.settings, choose)
+            done = forget.forget(store, log, scene.settings, choose)
+        except NotFound as gone:
+            if gone.code != "checkpoint.not_found":
+                raise
+            return
+        now = cast(State, log.state)
+        if back := [epoch for epoch in done.forgotten_epochs if now.find(epoch)]:
+            raise Violation(f"forgotten: told that {back} are gone, and they are live")
 
     return body
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater import checkpointer, fallback, recovery, retention, rewind
+from slackwater import checkpointer, fallback, forget, recovery, retention, rewind
 from slackwater.errors import NotFound, Unavailable
 from slackwater.formats import plans, records
 from slackwater.formats.records import LiveCheckpoint, State
@@ -75,6 +75,56 @@ def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(records, "_retire", retire)
     trust_every_record(patch)
+
+
+def forgetting_passes_over(patch: pytest.MonkeyPatch, allow: Callable[[State], State]) -> None:
+    """Let plans and ``apply`` believe that a state is another one."""
+    for name in ("plan_forget", "plan_forget_one"):
+        real = getattr(plans, name)
+        patch.setattr(forget, name, lambda state, *rest, real=real: real(allow(state), *rest))
+    patch.setattr(forget, "_refuse_to_lose", lambda state, entry: None)
+    retire = records._retire
+
+    def retire_any(state: State, epochs: list[int]) -> State:
+        after = retire(allow(state), epochs)
+        live = [entry for entry in after.live if entry.checkpoint_id != STAND_IN]
+        return msgspec.structs.replace(after, live=live, labels=state.labels)
+
+    patch.setattr(records, "_retire", retire_any)
+    trust_every_record(patch)
+
+
+STAND_IN = "0" * 36
+
+
+def a_labelled_checkpoint_can_be_forgotten(patch: pytest.MonkeyPatch) -> None:
+    forgetting_passes_over(patch, lambda state: msgspec.structs.replace(state, labels=[]))
+
+
+def the_head_can_be_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def behead(state: State) -> State:
+        """Put something after the head, which then is one like any other."""
+        later = [
+            msgspec.structs.replace(head, checkpoint_id=STAND_IN, epoch=head.epoch + 1) for head in state.live[-1:]
+        ]
+        return msgspec.structs.replace(state, live=[*state.live, *later])
+
+    forgetting_passes_over(patch, behead)
+
+
+def forgetting_deletes_before_its_record(patch: pytest.MonkeyPatch) -> None:
+    real = forget.forget
+
+    def delete_first(store: SimStore, log: Log, settings: Any, choose: forget.Choose) -> forget.Forgetting:
+        state = log.read()
+        assert state is not None
+        leaving = [verdict.epoch for verdict in choose(state) if not verdict.keep]
+        after = records._retire(state, leaving)
+        refs = retention.References(store, settings)
+        retention.delete_doomed(store, retention.find_doomed(after, refs.of_live(after), refs))
+        return real(store, log, settings, choose)
+
+    patch.setattr(forget, "forget", delete_first)
 
 
 def retention_ignores_what_live_checkpoints_need(patch: pytest.MonkeyPatch) -> None:
@@ -235,6 +285,9 @@ MUTATIONS = {
     the_head_is_not_driven_again: {"exactly-once", "undone"},
     the_sweep_takes_what_came_after_the_claim: {"restorable", "staged-kept"},
     labelled_checkpoints_are_retired: {"label-kept"},
+    a_labelled_checkpoint_can_be_forgotten: {"label-kept"},
+    the_head_can_be_forgotten: {"head-kept", "staged-kept"},
+    forgetting_deletes_before_its_record: {"restorable", "available"},
     retention_ignores_what_live_checkpoints_need: {"restorable"},
     a_lost_answer_counts_as_success: {"label-kept", "one-winner", "exactly-once", "staged-kept", "available"},
     an_undo_is_skipped_by_the_next_start: {"undone", "exactly-once"},

@@ -85,6 +85,11 @@ class History:
             raise Violation(f"monotone: record {record.number} goes back")
         if isinstance(change, Claim):
             return
+        gone = {entry.epoch for entry in state.live} - {entry.epoch for entry in record.state.live}
+        if state.epoch in gone and record.state.epoch == state.epoch:
+            raise Violation(f"head-kept: record {record.number} retires the head")
+        if lost := gone & {savepoint.epoch for savepoint in state.labels}:
+            raise Violation(f"label-kept: record {record.number} retires {sorted(lost)}, which had a label")
         if (generation := getattr(change, "generation", None)) is not None and generation != state.generation:
             raise Violation(f"one-winner: record {record.number} is of generation {generation}, which was fenced")
         if record.state.head is not None and record.state.head.undone:

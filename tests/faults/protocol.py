@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from slackwater import rewind
-from slackwater.formats.records import State
+from slackwater import recovery, rewind
+from slackwater.formats.records import LiveCheckpoint, State
 from slackwater.testing.simulation import Actor, Simulation, SinkMemory, Violation
-from tests.faults.actors import SINKS, Program, Scene, driver, failing_disk, labeller, reader, roller
+from tests.faults.actors import SINKS, Program, Scene, driver, failing_disk, forgetter, labeller, reader, roller
 from tests.faults.judge import check
 
 
@@ -30,6 +30,8 @@ def play(seed: int, *, crowded: bool = False) -> Simulation:
     simulation.spawn("reader", reader(scene), delay=random.randint(0, 200))
     for number in range(random.choice((3, 4, 5) if crowded else (0, 2, 3, 4))):
         simulation.spawn(f"roller-{number}", roller(scene), delay=random.randint(100, 350 * (number + 1)))
+    for number in range(random.choice((0, 1, 2))):
+        simulation.spawn(f"forgetter-{number}", forgetter(scene), delay=random.randint(50, 350 * (number + 1)))
     if random.random() < (0.5 if crowded else 0.25):
         simulation.spawn("disk", failing_disk(scene), faults=False, delay=random.randint(50, 400))
     simulation.run()
@@ -52,7 +54,12 @@ def mend(scene: Scene) -> None:
 
     def body(actor: Actor) -> None:
         store, _, log = scene.tools(actor)
-        if rewind.newest_verified(store, cast(State, log.read()), scene.settings) is None:
+
+        def restore(entry: LiveCheckpoint) -> None:
+            """Look without the code under test, which a mutation may have blinded."""
+            recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, lambda path, data: None)
+
+        if rewind.newest_verified(store, cast(State, log.read()), scene.settings, try_out=restore) is None:
             for key in scene.damaged:
                 scene.simulation.mend(key)
             scene.damaged.clear()

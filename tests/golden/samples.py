@@ -30,11 +30,13 @@ from slackwater.formats.query import Query, QueryOperator
 from slackwater.formats.records import (
     Checkpoint,
     Claim,
+    Deleted,
     Label,
     LiveCheckpoint,
     Packed,
     Record,
     Release,
+    Retire,
     RetiredCheckpoint,
     Rollback,
     Savepoint,
@@ -283,6 +285,16 @@ def golden_records() -> dict[str, Record]:
             Release(generation=1, settled=failed, deleted=[1]),
             msgspec.structs.replace(third, labels=[], retired=[], release_append_id=APPENDS[7]),
         ),
+        "retire": record(
+            6,
+            Retire(epochs=[1, 3]),
+            msgspec.structs.replace(
+                rolled_back,
+                live=[rolled_back.live[1], rolled_back.live[3]],
+                retired=[gone, RetiredCheckpoint(epoch=3, checkpoint_id=IDS[3], manifest_sha256=f"{3:064x}")],
+            ),
+        ),
+        "deleted": record(6, Deleted(epochs=[1]), msgspec.structs.replace(third, retired=[])),
         "rollback": record(5, rollback(4, 2), rolled_back),
         "release-of-a-dropped-sink": record(
             6,

@@ -100,6 +100,8 @@ CHANGES = st.one_of(
         to_epoch=COUNTS,
     ),
     st.builds(records.Claim, uid=st.just(UID), driver=st.text(st.characters(codec="utf-8"), max_size=200)),
+    st.builds(records.Retire, epochs=st.lists(COUNTS)),
+    st.builds(records.Deleted, epochs=st.lists(COUNTS)),
     st.builds(records.Label, label=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200), epoch=COUNTS),
     st.builds(
         records.Release, generation=COUNTS, settled=st.none() | st.builds(settlement, COUNTS), deleted=st.lists(COUNTS)

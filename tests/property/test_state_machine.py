@@ -9,13 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from slackwater.errors import SlackwaterError
 from slackwater.formats import records
-from slackwater.formats.plans import plan_retire
+from slackwater.formats.plans import KeepRules, plan_forget, plan_retire
 from slackwater.formats.records import (
     NOTHING_PACKED,
     Checkpoint,
     Claim,
+    Deleted,
     Label,
     Release,
+    Retire,
     Rollback,
     Settlement,
     SinkStatus,
@@ -182,6 +184,27 @@ class Log(RuleBasedStateMachine):
             Release(generation=generation, settled=self.settlement(epoch, statuses), deleted=deleted), 0
         )
         assert not done or own
+
+    @rule(epochs=st.lists(EPOCHS, max_size=3))
+    def retire(self, epochs: list[int]) -> None:
+        state = self.state
+        fits = state is not None and set(epochs) <= {e.epoch for e in state.live[:-1]} - {s.epoch for s in state.labels}
+        assert self.attempt(Retire(epochs=epochs), 0) == fits or not epochs
+
+    @precondition(lambda self: self.state is not None and len(self.state.live) > 1)
+    @rule(data=st.data())
+    def forget(self, data: st.DataObject) -> None:
+        assert self.state is not None
+        count = st.none() | st.integers(1, 4)
+        rules = KeepRules(last=data.draw(count), hourly=data.draw(count), daily=data.draw(count))
+        leaving = [verdict.epoch for verdict in plan_forget(self.state, rules) if not verdict.keep]
+        assert self.attempt(Retire(epochs=leaving), 0), "a plan was refused"
+
+    @rule(epochs=st.lists(EPOCHS, max_size=3))
+    def deleted(self, epochs: list[int]) -> None:
+        before = self.state
+        if self.attempt(Deleted(epochs=epochs), 0):
+            assert self.state is not None and before is not None and self.state.live == before.live
 
     @rule(label=LABELS, epoch=EPOCHS)
     def label(self, label: str, epoch: int) -> None:

@@ -23,7 +23,7 @@ ORDER = [
     {"checkpointer"},
     {"recovery"},
     {"retention", "rewind"},
-    {"fallback"},
+    {"fallback", "forget"},
     {"inspect"},
     {"laminar"},
     {"spark"},

@@ -10,7 +10,18 @@ import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats import records
-from slackwater.formats.records import Change, Claim, Label, Release, SinkStatus, State, Unlabel, apply
+from slackwater.formats.records import (
+    Change,
+    Claim,
+    Deleted,
+    Label,
+    Release,
+    Retire,
+    SinkStatus,
+    State,
+    Unlabel,
+    apply,
+)
 from tests.golden.samples import (
     APPENDS,
     FIRST,
@@ -97,6 +108,9 @@ def test_a_checkpoint_retires_and_forgets_in_the_same_record():
         (checkpoint(3, retire=[3]), Conflict, "retire.not_allowed"),
         (checkpoint(3, retire=[1]), Conflict, "retire.not_allowed"),
         (checkpoint(3, retire=[2, 7]), Conflict, "retire.not_allowed"),
+        (Retire(epochs=[1]), Conflict, "retire.not_allowed"),
+        (Retire(epochs=[2]), Conflict, "retire.not_allowed"),
+        (Retire(epochs=[7]), Conflict, "retire.not_allowed"),
         (Label(label="kept", epoch=2), Conflict, "label.taken"),
         (Label(label="new", epoch=3), NotFound, "checkpoint.not_found"),
         (Unlabel(label="new"), NotFound, "label.not_found"),
@@ -121,6 +135,8 @@ def test_a_change_that_does_not_fit_is_refused(change, kind, code):
         rollback(1, 0),
         Label(label="a", epoch=1),
         Unlabel(label="a"),
+        Retire(epochs=[]),
+        Deleted(epochs=[1]),
         Release(generation=1, settled=None, deleted=[]),
     ],
 )
@@ -210,6 +226,14 @@ def test_A9_epochs_order_checkpoints_whatever_the_clock_and_the_ids_say():
     assert after.head and after.head.checkpoint_id == newer.checkpoint_id
 
 
+def test_anyone_retires_and_says_what_is_deleted_and_no_driver_is_fenced():
+    golden = golden_records()["retire"]
+    retired = step(ROLLED_BACK, Retire(epochs=[3, 1]), at_ms=0)
+    assert retired == golden.state and retired.generation == ROLLED_BACK.generation
+    assert [e.epoch for e in step(retired, Deleted(epochs=[1, 2, 99])).retired] == [3]
+    assert step(retired, Deleted(epochs=[2, 4])).live == retired.live
+
+
 def test_times_never_go_back():
     after = step(step(FIRST, checkpoint(1), at_ms=8000), checkpoint(2), at_ms=10)
     assert [e.created_at_ms for e in after.live] == [8000, 8000] and after.at_ms == 8000
@@ -229,6 +253,7 @@ def test_apply_changes_nothing_in_the_state_that_it_is_given():
     step(TWO, rollback(3, 1))
     step(TWO, Label(label="x", epoch=2))
     step(TWO, Unlabel(label="kept"))
+    step(msgspec.structs.replace(TWO, labels=[]), Retire(epochs=[1]))
     assert msgspec.json.encode(TWO) == before
 
 

@@ -114,7 +114,19 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     deleted: list[Count]
 
 
-Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release
+class Retire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="retire", tag_field="type"):
+    """These checkpoints are gone, and their bytes may be deleted. Anyone may say so; a running driver goes on."""
+
+    epochs: list[Count]
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deleted", tag_field="type"):
+    """The bytes of these retired checkpoints are gone, too."""
+
+    epochs: list[Count]
+
+
+Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release | Retire | Deleted
 
 
 # --- the state
@@ -210,17 +222,22 @@ def apply(state: State | None, change: Change, *, number: int, append_id: str, a
     state = msgspec.structs.replace(state, at_ms=at_ms)
     match change:
         case Checkpoint():
-            return _apply_checkpoint(state, change, append_id)
+            after = _apply_checkpoint(state, change, append_id)
         case Rollback():
-            return _apply_rollback(state, change, append_id)
+            after = _apply_rollback(state, change, append_id)
         case Label():
-            return _apply_label(state, change, append_id)
+            after = _apply_label(state, change, append_id)
         case Unlabel():
-            return _apply_unlabel(state, change)
+            after = _apply_unlabel(state, change)
         case Release():
             require_current(state, change.generation)
-            state = _settle(_forget(state, change.deleted), change.settled)
-            return msgspec.structs.replace(state, release_append_id=append_id)
+            settled = _settle(_forget(state, change.deleted), change.settled)
+            after = msgspec.structs.replace(settled, release_append_id=append_id)
+        case Retire():
+            after = _retire(state, change.epochs)
+        case Deleted():
+            after = _forget(state, change.epochs)
+    return after
 
 
 def _apply_claim(state: State | None, change: Claim, *, number: int, append_id: str, at_ms: int) -> State:
