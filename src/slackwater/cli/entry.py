@@ -23,7 +23,7 @@ from .options import Invocation
 from .text import note, plain
 
 INTERRUPTED = 130
-COMMANDS = ("pipelines", "list", "show", "verify", "savepoint", "restore", "rollback", "copy", "run")
+COMMANDS = ("pipelines", "list", "show", "verify", "savepoint", "restore", "rollback", "copy", "probe", "run")
 _GRACE_S = 2.0
 _untold = threading.Lock()
 
