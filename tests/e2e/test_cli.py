@@ -26,7 +26,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 HEAVY = {"obstore", "pyspark", "pyarrow", "deltalake", "pandas", "rich", "msgspec", "lz4"}
 COMMANDS = [
     [], ["pipelines"], ["list"], ["show"], ["verify"], ["savepoint"], ["savepoint", "create"], ["savepoint", "list"],
-    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["copy"], ["run"],
+    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["copy"], ["probe"], ["run"],
 ]  # fmt: skip
 NOWHERE = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "us-east-1"}
 

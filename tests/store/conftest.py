@@ -7,12 +7,18 @@ import uuid
 import pytest
 
 from slackwater.store import Store, open_store
-from tests.services import seaweed
+from tests.services import seaweed, tiny_s3
 
 
 @pytest.fixture(scope="session")
 def s3_server():
     with seaweed.running() as server:
+        yield server
+
+
+@pytest.fixture
+def tiny():
+    with tiny_s3.running() as server:
         yield server
 
 

@@ -23,7 +23,9 @@ from .options import Invocation
 from .text import note, plain
 
 INTERRUPTED = 130
-COMMANDS = ("pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "copy", "run")
+COMMANDS = (
+    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "copy", "probe", "run",
+)  # fmt: skip
 _GRACE_S = 2.0
 _untold = threading.Lock()
 

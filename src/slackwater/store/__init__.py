@@ -1,0 +1,13 @@
+"""The object store: a few verbs by URL.
+
+Every verb is synchronous and thread-safe, and raises nothing but ``slackwater.errors``. Cloud stores and ``memory:`` go
+through obstore, which retries by itself with exponential, jittered waits; a folder on disk is ours (``durable``),
+because it must be durable. Never fork a process that has used obstore: the child hangs.
+"""
+
+from __future__ import annotations
+
+from .opening import open_store
+from .verbs import Listed, Listing, Names, Requests, Store, check_key
+
+__all__ = ["Listed", "Listing", "Names", "Requests", "Store", "check_key", "open_store"]
