@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slackwater.formats import records
+from slackwater.formats.changes import Settlement
 from slackwater.formats.layout import LOG, RecordKey, parse_key
-from slackwater.formats.records import Settlement
 from slackwater.store import open_store
 
 from .lines import print_case, say

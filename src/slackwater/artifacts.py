@@ -15,6 +15,7 @@ import msgspec
 
 from .errors import Corrupt, NotFound, Unavailable
 from .formats import batch
+from .formats.changes import NOTHING_PACKED, Packed
 from .formats.layout import ArtifactKind, artifact_key, batch_key, check_path
 from .formats.manifest import (
     File,
@@ -27,8 +28,7 @@ from .formats.manifest import (
     all_files,
     decode_inline,
 )
-from .formats.plans import NewFile, plan_placement
-from .formats.records import NOTHING_PACKED, Packed
+from .formats.placement import NewFile, plan_placement
 from .settings import Settings
 from .store import Store
 

@@ -17,11 +17,12 @@ from .artifacts import Cut, Holdings, Stored, put_artifacts
 from .errors import Conflict, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
+from .formats.changes import MAX_REASON, NOTHING_PACKED, Checkpoint, Release, Settlement, SinkStatus
 from .formats.layout import LATEST, manifest_key
 from .formats.manifest import Manifest, RolledBack, SinkOutput, references
 from .formats.plans import plan_retire
 from .formats.query import Query
-from .formats.records import MAX_REASON, NOTHING_PACKED, Checkpoint, Release, Settlement, SinkStatus, State
+from .formats.states import State
 from .log import Log
 from .settings import Settings
 from .store import Store

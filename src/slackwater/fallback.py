@@ -13,7 +13,7 @@ from .checkpointer import CommittingSink
 from .errors import Conflict, Corrupt, NotFound
 from .formats.layout import manifest_key
 from .formats.manifest import Manifest
-from .formats.records import LiveCheckpoint, State, require_current
+from .formats.states import LiveCheckpoint, State, require_current
 from .log import Log
 from .recovery import DAMAGE, Head, load_manifest, redrive
 from .rewind import epochs_after, newest_verified, roll_back

@@ -15,10 +15,11 @@ import msgspec
 
 from .errors import Conflict, InvalidInput, NotFound
 from .failpoints import reach
-from .formats import records
+from .formats import states
+from .formats.changes import Deleted, Retire
 from .formats.layout import CHECKPOINTS
 from .formats.plans import KeepRules, Verdict, plan_forget, plan_forget_one, plan_retire_forgotten
-from .formats.records import Deleted, LiveCheckpoint, Retire, State
+from .formats.states import LiveCheckpoint, State
 from .labels import get_label, resolve
 from .log import Log
 from .retention import Doomed, References, delete_doomed, find_doomed, find_needed
@@ -98,7 +99,7 @@ def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetti
     state = cast(State, log.read())
     verdicts = choose(state)
     forgotten = [verdict.epoch for verdict in verdicts if not verdict.keep]
-    after = records.apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
+    after = states.apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
     references = References(store, settings)
     doomed = find_doomed(after, references.of_live(after), references)
     return Forgetting(

@@ -6,7 +6,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from .errors import InvalidInput, NotFound
-from .formats.records import Label, LiveCheckpoint, Savepoint, State, Unlabel
+from .formats.changes import Label, Unlabel
+from .formats.states import LiveCheckpoint, Savepoint, State
 from .log import Log
 
 LATEST_REF = "latest"

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import cast
 
 from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
-from .formats import records
+from .formats import records, states
+from .formats.changes import Change
 from .formats.layout import LOG, record_key, record_numbers
-from .formats.records import Change, Record, State
+from .formats.records import Record
+from .formats.states import State
 from .settings import Settings
 from .store import Store
 from .world import World
@@ -73,7 +75,7 @@ class Log:
                     self.read()
                 state = self.state
                 if state is not None and generation is not None:
-                    records.require_current(state, generation)
+                    states.require_current(state, generation)
                 if state is not None and state.has(append_id):
                     return state
                 change = decide(state)
@@ -100,7 +102,7 @@ class Log:
             yield
         except (NotFound, Corrupt):
             if (state := self.read()) is not None:
-                records.require_current(state, generation)
+                states.require_current(state, generation)
             raise
 
     def _create(self, change: Change, append_id: str) -> bool:
@@ -112,7 +114,7 @@ class Log:
             append_id=append_id,
             previous_sha256=self._newest_sha256,
             change=change,
-            state=records.apply(self.state, change, number=number, append_id=append_id, at_ms=self._world.now_ms()),
+            state=states.apply(self.state, change, number=number, append_id=append_id, at_ms=self._world.now_ms()),
         )
         data = records.encode(record)
         if len(data) > records.MAX_RECORD_BYTES:

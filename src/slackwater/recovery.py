@@ -17,9 +17,10 @@ from .checkpointer import CommittingSink, drive_sinks, find_absent
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from .failpoints import reach
 from .formats import manifest as manifests
+from .formats.changes import Claim, Settlement
 from .formats.layout import CHECKPOINTS, manifest_key
 from .formats.manifest import Manifest
-from .formats.records import Claim, LiveCheckpoint, RetiredCheckpoint, Settlement, State
+from .formats.states import LiveCheckpoint, RetiredCheckpoint, State
 from .log import Log
 from .settings import Settings
 from .store import Store

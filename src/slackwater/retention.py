@@ -19,7 +19,7 @@ from .errors import Corrupt
 from .failpoints import reach
 from .formats.layout import LATEST, checkpoint_folder, manifest_key, parse_key
 from .formats.manifest import references
-from .formats.records import LiveCheckpoint, RetiredCheckpoint, State, require_current
+from .formats.states import LiveCheckpoint, RetiredCheckpoint, State, require_current
 from .log import Log
 from .recovery import DAMAGE, Claimed, load_manifest
 from .settings import Settings

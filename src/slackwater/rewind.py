@@ -16,9 +16,10 @@ from .checkpointer import CommittingSink
 from .errors import Corrupt, InvalidInput, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
+from .formats.changes import Rollback
 from .formats.layout import LATEST, manifest_key
 from .formats.manifest import Manifest, RolledBack, SinkOutput
-from .formats.records import LiveCheckpoint, Rollback, State, find_target
+from .formats.states import LiveCheckpoint, State, find_target
 from .log import Log
 from .recovery import DAMAGE, load_manifest, restore
 from .settings import Settings

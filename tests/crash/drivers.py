@@ -15,7 +15,7 @@ from pathlib import Path
 
 from demo.judge import read_sinks
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.records import State
+from slackwater.formats.states import State
 from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from slackwater import read_committed
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.records import State
+from slackwater.formats.states import State
 from slackwater.pipeline.workdir import VARIABLE as WORK
 from slackwater.testing.jvm import JVM_OPTIONS, quick_start
 from tests.crash.drivers import CLASSES, ROOT, read_state

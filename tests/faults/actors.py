@@ -9,10 +9,11 @@ from slackwater import fallback, forget, recovery, retention, rewind
 from slackwater.artifacts import Holdings
 from slackwater.checkpointer import Attempt, Checkpointer, release
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
+from slackwater.formats.changes import Label, Unlabel
 from slackwater.formats.layout import manifest_key
 from slackwater.formats.manifest import Manifest, SinkOutput
 from slackwater.formats.plans import KeepRules
-from slackwater.formats.records import Label, State, Unlabel, find_target
+from slackwater.formats.states import State, find_target
 from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.testing.simulated_sink import SimSink

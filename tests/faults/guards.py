@@ -11,8 +11,8 @@ import pytest
 
 from slackwater import checkpointer, fallback, forget, recovery, retention, rewind
 from slackwater.errors import NotFound, Unavailable
-from slackwater.formats import plans, records
-from slackwater.formats.records import LiveCheckpoint, State
+from slackwater.formats import changes, plans, states
+from slackwater.formats.states import LiveCheckpoint, State
 from slackwater.log import Log
 from slackwater.testing.simulated_sink import SimSink
 from slackwater.testing.simulation import SimStore, SimWorld
@@ -26,11 +26,11 @@ def dawdle(client: Any) -> None:
 
 def trust_every_record(patch: pytest.MonkeyPatch) -> None:
     """Switch off the reader's own check, which would refuse such a record, too."""
-    patch.setattr(records, "_contradiction", lambda state, number: None)
+    patch.setattr(states, "find_contradiction", lambda state, number: None)
 
 
 def fenced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(records, "require_current", lambda state, generation: None)
+    patch.setattr(states, "require_current", lambda state, generation: None)
 
 
 def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
 
 def the_head_is_not_driven_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "drive_sinks", lambda document, sinks: None)
-    patch.setattr(records, "_settle", lambda state, settled: msgspec.structs.replace(state, settled_epoch=state.epoch))
+    patch.setattr(states, "_settle", lambda state, settled: msgspec.structs.replace(state, settled_epoch=state.epoch))
 
 
 def the_sweep_takes_what_came_after_the_claim(patch: pytest.MonkeyPatch) -> None:
@@ -66,14 +66,14 @@ def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
         "plan_retire",
         lambda state, *rest: plans.plan_retire(msgspec.structs.replace(state, labels=[]), *rest),
     )
-    real = records._retire
+    real = states._retire
 
-    def retire(state: records.State, epochs: list[int]) -> records.State:
+    def retire(state: states.State, epochs: list[int]) -> states.State:
         labels = state.labels
         state = real(msgspec.structs.replace(state, labels=[]), epochs)
         return msgspec.structs.replace(state, labels=labels)
 
-    patch.setattr(records, "_retire", retire)
+    patch.setattr(states, "_retire", retire)
     trust_every_record(patch)
 
 
@@ -83,14 +83,14 @@ def forgetting_passes_over(patch: pytest.MonkeyPatch, allow: Callable[[State], S
         real = getattr(plans, name)
         patch.setattr(forget, name, lambda state, *rest, real=real: real(allow(state), *rest))
     patch.setattr(forget, "_refuse_to_lose", lambda state, entry: None)
-    retire = records._retire
+    retire = states._retire
 
     def retire_any(state: State, epochs: list[int]) -> State:
         after = retire(allow(state), epochs)
         live = [entry for entry in after.live if entry.checkpoint_id != STAND_IN]
         return msgspec.structs.replace(after, live=live, labels=state.labels)
 
-    patch.setattr(records, "_retire", retire_any)
+    patch.setattr(states, "_retire", retire_any)
     trust_every_record(patch)
 
 
@@ -119,7 +119,7 @@ def forgetting_deletes_before_its_record(patch: pytest.MonkeyPatch) -> None:
         state = log.read()
         assert state is not None
         leaving = [verdict.epoch for verdict in choose(state) if not verdict.keep]
-        after = records._retire(state, leaving)
+        after = states._retire(state, leaving)
         refs = retention.References(store, settings)
         retention.delete_doomed(store, retention.find_doomed(after, refs.of_live(after), refs))
         return real(store, log, settings, choose)
@@ -188,7 +188,7 @@ def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_guards_of_targets(patch: pytest.MonkeyPatch, find: Callable[[State, int], LiveCheckpoint]) -> None:
-    patch.setattr(records, "find_target", find)
+    patch.setattr(states, "find_target", find)
     patch.setattr(rewind, "find_target", find)
     trust_every_record(patch)
 
@@ -204,7 +204,7 @@ def a_rollback_may_go_to_an_undone_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
-    real, seen = records.find_target, dict[str, LiveCheckpoint]()
+    real, seen = states.find_target, dict[str, LiveCheckpoint]()
 
     def find(state: State, epoch: int) -> LiveCheckpoint:
         seen.update({f"{state.uid} {entry.epoch}": entry for entry in state.live})
@@ -228,13 +228,13 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
-    real = records._apply_rollback
+    real = states._apply_rollback
 
-    def apply_rollback(state: State, change: records.Rollback, append_id: str) -> State:
+    def apply_rollback(state: State, change: changes.Rollback, append_id: str) -> State:
         after = real(msgspec.structs.replace(state, settled_epoch=state.epoch), change, append_id)
         return msgspec.structs.replace(after, settled_epoch=state.settled_epoch)
 
-    patch.setattr(records, "_apply_rollback", apply_rollback)
+    patch.setattr(states, "_apply_rollback", apply_rollback)
     trust_every_record(patch)
     plan = rewind.plan_rollback
     patch.setattr(

@@ -10,9 +10,11 @@ from slackwater import recovery
 from slackwater.errors import SlackwaterError
 from slackwater.formats import manifest as manifests
 from slackwater.formats import records
+from slackwater.formats.changes import Checkpoint, Claim, Rollback
 from slackwater.formats.layout import LATEST, RecordKey, manifest_key, parse_key
 from slackwater.formats.manifest import Manifest, references
-from slackwater.formats.records import Checkpoint, Claim, LiveCheckpoint, Record, RetiredCheckpoint, Rollback, State
+from slackwater.formats.records import Record
+from slackwater.formats.states import LiveCheckpoint, RetiredCheckpoint, State
 from slackwater.testing.simulation import Actor, SimStore, Violation
 from tests.faults.actors import TOTAL, Scene
 from tests.faults.operator_state import Memory

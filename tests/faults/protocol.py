@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from slackwater import recovery, rewind
-from slackwater.formats.records import LiveCheckpoint, State
+from slackwater.formats.states import LiveCheckpoint, State
 from slackwater.testing.simulation import Actor, Simulation, SinkMemory, Violation
 from tests.faults.actors import SINKS, Program, Scene, driver, failing_disk, forgetter, labeller, reader, roller
 from tests.faults.judge import check

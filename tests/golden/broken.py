@@ -13,7 +13,7 @@ import msgspec
 
 from slackwater.errors import SlackwaterError
 from slackwater.formats import batch, manifest, records
-from slackwater.formats.records import LiveCheckpoint
+from slackwater.formats.states import LiveCheckpoint
 from tests.golden.lcb1 import Item, write
 from tests.golden.samples import FOLDER, IDS, entry, golden_manifest, golden_records, seal, settlement, sha256
 

@@ -13,7 +13,20 @@ from typing import Any
 
 import msgspec
 
-from slackwater.formats import batch, manifest, records
+from slackwater.formats import batch, changes, manifest, records
+from slackwater.formats.changes import (
+    Checkpoint,
+    Claim,
+    Deleted,
+    Label,
+    Packed,
+    Release,
+    Retire,
+    Rollback,
+    Settlement,
+    SinkStatus,
+    Unlabel,
+)
 from slackwater.formats.layout import artifact_key, batch_key
 from slackwater.formats.manifest import (
     File,
@@ -27,24 +40,8 @@ from slackwater.formats.manifest import (
     SourcePosition,
 )
 from slackwater.formats.query import Query, QueryOperator
-from slackwater.formats.records import (
-    Checkpoint,
-    Claim,
-    Deleted,
-    Label,
-    LiveCheckpoint,
-    Packed,
-    Record,
-    Release,
-    Retire,
-    RetiredCheckpoint,
-    Rollback,
-    Savepoint,
-    Settlement,
-    SinkStatus,
-    State,
-    Unlabel,
-)
+from slackwater.formats.records import Record
+from slackwater.formats.states import LiveCheckpoint, RetiredCheckpoint, Savepoint, State
 
 FOLDER = Path(__file__).parent
 IDS = [f"0192d3f0-7b7c-7000-8000-00000000000{n}" for n in range(5)]
@@ -252,7 +249,7 @@ def state(**fields: Any) -> State:
 def golden_records() -> dict[str, Record]:
     """One record of every kind of change; each state is written out by hand, so that it is not what ``apply`` says."""
 
-    def record(number: int, change: records.Change, after: State) -> Record:
+    def record(number: int, change: changes.Change, after: State) -> Record:
         previous = f"{number:x}" * 64 if number > 1 else None
         return Record(
             version=1, number=number, append_id=APPENDS[number], previous_sha256=previous, change=change, state=after

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.errors import Corrupt, InvalidInput
-from slackwater.formats import batch, manifest, records
+from slackwater.formats import batch, changes, manifest, records
 from slackwater.formats.layout import (
     ArtifactKey,
     BatchKey,
@@ -25,7 +25,7 @@ from slackwater.formats.layout import (
     parse_name,
     record_key,
 )
-from slackwater.formats.plans import NewFile, plan_placement
+from slackwater.formats.placement import NewFile, plan_placement
 from slackwater.formats.query import Query, QueryOperator
 from slackwater.settings import Settings
 from slackwater.store import check_key
@@ -90,7 +90,7 @@ def test_a_batch_comes_back_whole_and_entry_by_entry(entries):
 
 CHANGES = st.one_of(
     st.builds(
-        records.Rollback,
+        changes.Rollback,
         generation=COUNTS,
         epoch=COUNTS,
         checkpoint_id=IDENTIFIERS,
@@ -99,12 +99,12 @@ CHANGES = st.one_of(
         parent_id=st.none() | IDENTIFIERS,
         to_epoch=COUNTS,
     ),
-    st.builds(records.Claim, uid=st.just(UID), driver=st.text(st.characters(codec="utf-8"), max_size=200)),
-    st.builds(records.Retire, epochs=st.lists(COUNTS)),
-    st.builds(records.Deleted, epochs=st.lists(COUNTS)),
-    st.builds(records.Label, label=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200), epoch=COUNTS),
+    st.builds(changes.Claim, uid=st.just(UID), driver=st.text(st.characters(codec="utf-8"), max_size=200)),
+    st.builds(changes.Retire, epochs=st.lists(COUNTS)),
+    st.builds(changes.Deleted, epochs=st.lists(COUNTS)),
+    st.builds(changes.Label, label=st.text(st.characters(codec="utf-8"), min_size=1, max_size=200), epoch=COUNTS),
     st.builds(
-        records.Release, generation=COUNTS, settled=st.none() | st.builds(settlement, COUNTS), deleted=st.lists(COUNTS)
+        changes.Release, generation=COUNTS, settled=st.none() | st.builds(settlement, COUNTS), deleted=st.lists(COUNTS)
     ),
 )
 

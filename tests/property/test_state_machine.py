@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from slackwater.errors import SlackwaterError
-from slackwater.formats import records
-from slackwater.formats.plans import KeepRules, plan_forget, plan_retire
-from slackwater.formats.records import (
+from slackwater.formats import changes, records, states
+from slackwater.formats.changes import (
     NOTHING_PACKED,
     Checkpoint,
     Claim,
@@ -21,9 +20,10 @@ from slackwater.formats.records import (
     Rollback,
     Settlement,
     SinkStatus,
-    State,
     Unlabel,
 )
+from slackwater.formats.plans import KeepRules, plan_forget, plan_retire
+from slackwater.formats.states import State
 
 EPOCHS = st.integers(0, 12)
 LABELS = st.sampled_from("abc")
@@ -64,11 +64,11 @@ class Log(RuleBasedStateMachine):
         self.content: dict[int, list[int]] = {0: []}
         self.sink: list[int] = []
 
-    def attempt(self, change: records.Change, at_ms: int) -> bool:
+    def attempt(self, change: changes.Change, at_ms: int) -> bool:
         before = self.state
         frozen = msgspec.json.encode(before)
         try:
-            after = records.apply(
+            after = states.apply(
                 before, change, number=self.number + 1, append_id=f"{self.number + 1:032x}", at_ms=at_ms
             )
         except SlackwaterError as error:
@@ -119,7 +119,7 @@ class Log(RuleBasedStateMachine):
                 self.sink = [epoch for epoch in self.sink if epoch <= target]
             assert self.sink == self.content[before.epoch], "a sink does not have the rows that the state stands for"
 
-    def follow(self, change: records.Change, before: State) -> None:
+    def follow(self, change: changes.Change, before: State) -> None:
         if isinstance(change, Checkpoint):
             self.content[change.epoch] = [*self.content[before.epoch], change.epoch]
         elif isinstance(change, Rollback):

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unsupported
+from slackwater.formats import sealed
 from slackwater.pipeline.sinks.files import FileSink
 from slackwater.pipeline.sinks.files_reader import read_committed
 
@@ -143,7 +144,8 @@ def test_a_damaged_entry_is_never_believed(bench: Bench, damage: str) -> None:
 def test_an_entry_of_a_newer_format_is_unsupported_and_not_corrupt(bench: Bench) -> None:
     bench.sink().commit([bench.stage_by_hand(new_attempt(), 1)], 1)
     entry = bench.root / f"_slackwater/{UID}/totals/log/{1:020d}.json"
-    entry.write_bytes(entry.read_bytes().replace(b'"version":1', b'"version":2'))
+    newer = {**json.loads(entry.read_text())["body"], "version": 2}
+    entry.write_bytes(sealed.seal(json.dumps(newer, separators=(",", ":")).encode()))
     with pytest.raises(Unsupported) as caught:
         read_committed(bench.root)
     assert caught.value.code == "sink.entry_unknown_version"

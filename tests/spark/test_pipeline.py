@@ -401,7 +401,7 @@ ELSEWHERE = {
     "formats/query.py:_digest",
     "formats/query.py:_stand_in",
     "formats/query.py:_join",
-    "formats/records.py:_apply_unlabel",
+    "formats/states.py:_apply_unlabel",
     "formats/records.py:_corrupt",
 }
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import slackwater as sw
 from slackwater.formats import records
+from slackwater.formats.changes import Release
 from slackwater.formats.layout import CHECKPOINTS, LOG, record_key
-from slackwater.formats.records import Release
 from slackwater.log import Log
 from slackwater.recovery import load_manifest
 from slackwater.settings import Settings

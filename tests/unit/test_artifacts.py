@@ -25,7 +25,7 @@ from slackwater.errors import Corrupt, SlackwaterError, Unavailable
 from slackwater.formats import manifest as manifests
 from slackwater.formats.layout import artifact_key, batch_key, parse_key
 from slackwater.formats.manifest import Manifest, Object
-from slackwater.formats.plans import plan_placement
+from slackwater.formats.placement import plan_placement
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from tests.golden.lcb1 import Item, write

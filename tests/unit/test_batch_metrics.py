@@ -10,8 +10,8 @@ import pytest
 from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition, put_artifacts
 from slackwater.errors import Corrupt
 from slackwater.formats import batch, records
+from slackwater.formats.changes import NOTHING_PACKED, Checkpoint, Packed, Release, Settlement
 from slackwater.formats.layout import record_key
-from slackwater.formats.records import NOTHING_PACKED, Checkpoint, Packed, Release, Settlement
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.golden.samples import IDS, golden_records, seal

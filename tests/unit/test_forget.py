@@ -12,10 +12,10 @@ import pytest
 from slackwater import fallback, forget, recovery, rewind
 from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
 from slackwater.fallback import recover
-from slackwater.formats import plans, records
+from slackwater.formats import changes, plans, records
 from slackwater.formats.layout import LATEST, manifest_key
 from slackwater.formats.plans import KeepRules, plan_forget
-from slackwater.formats.records import Savepoint, State
+from slackwater.formats.states import Savepoint, State
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label, delete_label
@@ -183,8 +183,8 @@ def test_more_than_may_wait_leave_in_turns(url, monkeypatch):
     monkeypatch.setattr(plans, "_MAX_WAITING", 1)
     delete_label(open_log(url)[1], "old")
     assert run(url, forget.by_rules(KeepRules(last=1))).forgotten_epochs == [1, 2, 3, 4, 5]
-    changes = [records.decode(path.read_bytes(), number=int(path.stem)).change for path in sorted(url.glob("log/*"))]
-    assert [change.epochs for change in changes if isinstance(change, records.Retire)] == [[1], [2], [3], [4], [5]]
+    made = [records.decode(path.read_bytes(), number=int(path.stem)).change for path in sorted(url.glob("log/*"))]
+    assert [change.epochs for change in made if isinstance(change, changes.Retire)] == [[1], [2], [3], [4], [5]]
     check_forgotten(url, 6)
 
 

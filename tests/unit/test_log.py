@@ -10,9 +10,10 @@ import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, Unavailable, Unsupported
 from slackwater.formats import records
+from slackwater.formats.changes import Checkpoint, Claim, Label, Unlabel
 from slackwater.formats.layout import record_key
 from slackwater.formats.plans import plan_retire
-from slackwater.formats.records import Checkpoint, Claim, Label, State, Unlabel
+from slackwater.formats.states import State
 from slackwater.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from slackwater.formats import batch, records
-from slackwater.formats.plans import NewFile, plan_placement, plan_retire
+from slackwater.formats import batch, states
+from slackwater.formats.placement import NewFile, plan_placement
+from slackwater.formats.plans import plan_retire
 from slackwater.settings import KIB, MIB, Settings
 from tests.golden.samples import APPENDS, entry, state
 
@@ -72,12 +73,12 @@ def test_nothing_new_costs_nothing():
 
 def living(
     *epochs: int, labelled: tuple[int, ...] = (), retired: int = 0, undone: tuple[int, ...] = ()
-) -> records.State:
+) -> states.State:
     return state(
         epoch=max(epochs, default=0),
         live=[entry(1, epoch=epoch, undone=epoch in undone) for epoch in epochs],
-        labels=[records.Savepoint(label=str(e), epoch=e, created_at_ms=0, append_id=APPENDS[0]) for e in labelled],
-        retired=[records.RetiredCheckpoint(epoch=0, checkpoint_id="", manifest_sha256="")] * retired,
+        labels=[states.Savepoint(label=str(e), epoch=e, created_at_ms=0, append_id=APPENDS[0]) for e in labelled],
+        retired=[states.RetiredCheckpoint(epoch=0, checkpoint_id="", manifest_sha256="")] * retired,
     )
 
 
@@ -104,7 +105,7 @@ def test_F4_the_newest_stay_with_the_one_that_is_added_and_so_do_savepoints(befo
 def test_what_the_same_record_says_is_deleted_waits_no_more():
     waiting = living(4, 5, 6, retired=3)
     for room in (range(997), range(1001)):
-        more = [records.RetiredCheckpoint(epoch=e + 100, checkpoint_id="", manifest_sha256="") for e in room]
+        more = [states.RetiredCheckpoint(epoch=e + 100, checkpoint_id="", manifest_sha256="") for e in room]
         full = msgspec.structs.replace(waiting, retired=[*waiting.retired, *more])
         assert plan_retire(full, 1) == []
         assert plan_retire(full, 1, deleted=[entry.epoch for entry in more]) == [4, 5, 6]

@@ -9,19 +9,9 @@ import msgspec
 import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
-from slackwater.formats import records
-from slackwater.formats.records import (
-    Change,
-    Claim,
-    Deleted,
-    Label,
-    Release,
-    Retire,
-    SinkStatus,
-    State,
-    Unlabel,
-    apply,
-)
+from slackwater.formats import records, states
+from slackwater.formats.changes import Change, Claim, Deleted, Label, Release, Retire, SinkStatus, Unlabel
+from slackwater.formats.states import State, apply
 from tests.golden.samples import (
     APPENDS,
     FIRST,
@@ -47,7 +37,7 @@ TWO = state(
     settled_epoch=2,
     at_ms=2000,
     live=[entry(1), entry(2)],
-    labels=[records.Savepoint(label="kept", epoch=1, created_at_ms=1500, append_id=APPENDS[6])],
+    labels=[states.Savepoint(label="kept", epoch=1, created_at_ms=1500, append_id=APPENDS[6])],
 )
 
 
@@ -86,7 +76,7 @@ def test_a_checkpoint_becomes_the_head_and_settles_the_one_before():
 
 
 def test_a_checkpoint_retires_and_forgets_in_the_same_record():
-    gone = records.RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
+    gone = states.RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
     before = msgspec.structs.replace(TWO, labels=[])
     after = step(before, checkpoint(3, settled=None, retire=[1]))
     assert [e.epoch for e in after.live] == [2, 3] and after.retired == [gone]
@@ -203,8 +193,8 @@ def test_a_target_that_not_every_sink_has_is_refused():
 
 
 def test_a_full_state_takes_a_checkpoint_that_retires_and_a_rollback_that_does_not(monkeypatch):
-    monkeypatch.setattr(records, "MAX_LIVE", 3)
-    monkeypatch.setattr(records, "ROOM_FOR_ROLLBACKS", 1)
+    monkeypatch.setattr(states, "MAX_LIVE", 3)
+    monkeypatch.setattr(states, "ROOM_FOR_ROLLBACKS", 1)
     assert refusal(TWO, checkpoint(3)).code == "checkpoint.too_many"
     retiring = msgspec.structs.replace(checkpoint(3), retire=[2])
     assert [entry.epoch for entry in step(TWO, retiring).live] == [1, 3]
@@ -212,8 +202,8 @@ def test_a_full_state_takes_a_checkpoint_that_retires_and_a_rollback_that_does_n
 
 
 def test_the_bounds_of_a_state_are_kept(monkeypatch):
-    monkeypatch.setattr(records, "MAX_LIVE", 2)
-    monkeypatch.setattr(records, "MAX_LABELS", 1)
+    monkeypatch.setattr(states, "MAX_LIVE", 2)
+    monkeypatch.setattr(states, "MAX_LABELS", 1)
     assert refusal(TWO, checkpoint(3)).code == "checkpoint.too_many"
     assert refusal(TWO, rollback(3, 1)).code == "checkpoint.too_many"
     assert refusal(TWO, Label(label="second", epoch=2)).code == "label.too_many"
@@ -257,7 +247,7 @@ def test_apply_changes_nothing_in_the_state_that_it_is_given():
     assert msgspec.json.encode(TWO) == before
 
 
-@pytest.mark.parametrize("field", records.State.__struct_fields__)
+@pytest.mark.parametrize("field", states.State.__struct_fields__)
 def test_A5_every_field_of_a_state_is_required(field):
     body = msgspec.to_builtins(golden_records()["claim"])
     del body["state"][field]
@@ -303,11 +293,11 @@ def test_what_could_not_be_read_again_is_never_written(change):
 
 
 def test_a_state_as_large_as_it_may_be_fits_a_record():
-    live = [entry(1, epoch=n + 2**52, rollback_to=2**52) for n in range(records.MAX_LIVE)]
+    live = [entry(1, epoch=n + 2**52, rollback_to=2**52) for n in range(states.MAX_LIVE)]
     labels = [
-        records.Savepoint(label="ü" * 200, epoch=2**52, created_at_ms=2**52, append_id=APPENDS[0])
-    ] * records.MAX_LABELS
-    retired = [records.RetiredCheckpoint(epoch=2**52, checkpoint_id=IDS[0], manifest_sha256="0" * 64)] * 1_000
+        states.Savepoint(label="ü" * 200, epoch=2**52, created_at_ms=2**52, append_id=APPENDS[0])
+    ] * states.MAX_LABELS
+    retired = [states.RetiredCheckpoint(epoch=2**52, checkpoint_id=IDS[0], manifest_sha256="0" * 64)] * 1_000
     record = msgspec.structs.replace(golden_records()["claim"], state=state(live=live, labels=labels, retired=retired))
     assert len(records.encode(record)) <= records.MAX_RECORD_BYTES
 
@@ -319,9 +309,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "newest epoch not live": {"live": THREE[:2]},
     "an id for two epochs": {"live": [entry(1), entry(2), entry(3, checkpoint_id=IDS[2])]},
     "live and retired": {
-        "retired": [records.RetiredCheckpoint(epoch=3, checkpoint_id=IDS[4], manifest_sha256=f"{3:064x}")]
+        "retired": [states.RetiredCheckpoint(epoch=3, checkpoint_id=IDS[4], manifest_sha256=f"{3:064x}")]
     },
-    "label": {"labels": [records.Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=APPENDS[6])]},
+    "label": {"labels": [states.Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=APPENDS[6])]},
     "settled": {"settled_epoch": 4},
     "generation": {"generation": 6},
     "checkpoint after an open one": {"settled_epoch": 1},

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
-from slackwater.formats import records
-from slackwater.formats.records import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement, State
+from slackwater.formats import states
+from slackwater.formats.changes import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement
+from slackwater.formats.states import State
 from slackwater.labels import check_label, create_label, delete_label, find_label, resolve
 from slackwater.log import Log
 from slackwater.settings import Settings
@@ -56,7 +57,7 @@ def state() -> State:
     state: State | None = None
     for number, change in enumerate(changes(), 1):
         at_ms = TEN_OCLOCK_MS + 60_000 * (number - 2)
-        state = records.apply(state, change, number=number, append_id=f"{number:032x}", at_ms=at_ms)
+        state = states.apply(state, change, number=number, append_id=f"{number:032x}", at_ms=at_ms)
     assert state is not None
     return state
 
@@ -116,7 +117,7 @@ def test_what_names_no_single_checkpoint_is_refused_with_a_reason(state, ref, ki
 
 
 def test_a_pipeline_without_checkpoints_has_no_latest():
-    fresh = records.apply(None, changes()[0], number=1, append_id="1" * 32, at_ms=0)
+    fresh = states.apply(None, changes()[0], number=1, append_id="1" * 32, at_ms=0)
     with pytest.raises(NotFound, match=r"checkpoint\.none"):
         resolve(fresh, "latest")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Conflict, Unavailable
-from slackwater.formats import plans, records
+from slackwater.formats import plans, states
 from slackwater.formats.layout import manifest_key
-from slackwater.formats.records import LiveCheckpoint, RetiredCheckpoint, State
+from slackwater.formats.states import LiveCheckpoint, RetiredCheckpoint, State
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label, delete_label
@@ -21,8 +21,8 @@ from tests.pipelines import Driver
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a test can reach; in the code they are 5,000, 100 and 1,000."""
-    monkeypatch.setattr(records, "MAX_LIVE", 20)
-    monkeypatch.setattr(records, "ROOM_FOR_ROLLBACKS", 2)
+    monkeypatch.setattr(states, "MAX_LIVE", 20)
+    monkeypatch.setattr(states, "ROOM_FOR_ROLLBACKS", 2)
     monkeypatch.setattr(plans, "_MAX_WAITING", 5)
 
 

@@ -14,9 +14,9 @@ from slackwater import failpoints
 from slackwater.checkpointer import SinkFailed
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats import records
+from slackwater.formats.changes import Checkpoint, Release, Settlement
 from slackwater.formats.layout import manifest_key
 from slackwater.formats.manifest import Manifest, references
-from slackwater.formats.records import Checkpoint, Release, Settlement
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label

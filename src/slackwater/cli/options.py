@@ -10,7 +10,7 @@ import click
 from .text import format_time, note
 
 if TYPE_CHECKING:
-    from ..formats.records import LiveCheckpoint
+    from ..formats.states import LiveCheckpoint
     from ..inspect.pipelines import Pipeline
     from ..settings import Settings
 

@@ -1,203 +1,22 @@
-"""Log records: a change, and the whole state after it. ``apply`` decides, purely, what fits.
+"""Log records: a change, and the whole state after it, as bytes that hold their own digest.
 
-The protocol is in ``docs/spec/log.md``. Each record is canonical JSON, ``{"body": …, "sha256": …}``, with the digest of
-the body's bytes.
+The protocol is in ``docs/spec/log.md``.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import msgspec
-from msgspec import Meta
 
-from ..errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
-from .ids import CheckpointId, Count, Name, RandomId, Sha256
+from ..errors import Corrupt, InvalidInput, Unsupported
+from . import sealed, states
+from .changes import Change
+from .ids import Count, RandomId, Sha256
+from .states import State
 
 VERSION: Final = 1
 MAX_RECORD_BYTES = 4 * 1024 * 1024
-MAX_LIVE = 5_000
-# The last of the room is for rollbacks, so that a pipeline that is full can still be put right.
-ROOM_FOR_ROLLBACKS = 100
-MAX_LABELS = 1_000
-MAX_REASON = 500
-
-
-class SinkStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a sink stands with an epoch. ``Dropped``: the user gave up its output for good."""
-
-    status: Literal["Pending", "Committed", "Failed", "Dropped"]
-    reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
-
-
-class Packed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a checkpoint put into batches. Bytes are those of the entries alone, before and after packing."""
-
-    batches: Count
-    entries: Count
-    bytes_before: Count
-    bytes_after: Count
-    puts: Count
-
-    def __add__(self, other: Packed) -> Packed:
-        return Packed(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
-
-
-NOTHING_PACKED: Final = Packed(batches=0, entries=0, bytes_before=0, bytes_after=0, puts=0)
-
-
-class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an epoch ended: each sink's status, where the time went, what it cost."""
-
-    epoch: Count
-    sinks: dict[str, SinkStatus]
-    durations_ms: dict[str, Count]
-    requests: dict[str, Count]
-    packed: Packed
-    new_bytes: Count
-    full_bytes: Count
-
-
-# --- the changes
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="claim", tag_field="type"):
-    """A driver starts. ``uid`` names the pipeline if this is its first record; later ones keep the first."""
-
-    uid: RandomId
-    driver: Annotated[str, Meta(max_length=200)]
-
-
-class Checkpoint(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="checkpoint", tag_field="type"
-):
-    """This checkpoint counts. It also settles the epoch before it, retires older ones, tells whose bytes are gone."""
-
-    generation: Count
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-    manifest_size_bytes: Count
-    parent_id: CheckpointId | None
-    settled: Settlement | None
-    retire: list[Count]
-    deleted: list[Count]
-
-
-class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rollback", tag_field="type"):
-    """A checkpoint whose content is an older epoch's; the epochs between are undone. Sinks follow at the next start."""
-
-    generation: Count
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-    manifest_size_bytes: Count
-    parent_id: CheckpointId | None
-    to_epoch: Count
-
-
-class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="label", tag_field="type"):
-    label: Name
-    epoch: Count
-
-
-class Unlabel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unlabel", tag_field="type"):
-    label: Name
-
-
-class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release", tag_field="type"):
-    """The driver ends, and says how its last epoch was settled."""
-
-    generation: Count
-    settled: Settlement | None
-    deleted: list[Count]
-
-
-class Retire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="retire", tag_field="type"):
-    """These checkpoints are gone, and their bytes may be deleted. Anyone may say so; a running driver goes on."""
-
-    epochs: list[Count]
-
-
-class Deleted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deleted", tag_field="type"):
-    """The bytes of these retired checkpoints are gone, too."""
-
-    epochs: list[Count]
-
-
-Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release | Retire | Deleted
-
-
-# --- the state
-
-
-class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A checkpoint that can be restored. An undone one is off the current branch; ``rollback_to`` is a rollback's."""
-
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-    manifest_size_bytes: Count
-    parent_id: CheckpointId | None
-    created_at_ms: Count
-    append_id: RandomId
-    undone: bool
-    rollback_to: Count | None
-
-
-class Savepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    label: Name
-    epoch: Count
-    created_at_ms: Count
-    append_id: RandomId
-
-
-class RetiredCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Gone from history; its bytes may still be there. The digest lets the deleter trust its manifest."""
-
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    uid: RandomId
-    generation: Count
-    claim_append_id: RandomId
-    release_append_id: RandomId | None
-    epoch: Count
-    settled_epoch: Count
-    at_ms: Count
-    live: Annotated[list[LiveCheckpoint], Meta(max_length=MAX_LIVE)]
-    labels: Annotated[list[Savepoint], Meta(max_length=MAX_LABELS)]
-    retired: Annotated[list[RetiredCheckpoint], Meta(max_length=MAX_LIVE)]
-
-    @property
-    def head(self) -> LiveCheckpoint | None:
-        """The checkpoint to resume from: the newest one."""
-        return self.live[-1] if self.live else None
-
-    @property
-    def branch(self) -> list[LiveCheckpoint]:
-        """The live checkpoints that the head is built on, itself the last."""
-        return [entry for entry in self.live if not entry.undone]
-
-    @property
-    def checkpoint_ids(self) -> list[str]:
-        """The ids of all that the log knows, live or retired."""
-        return [entry.checkpoint_id for entry in self.live] + [entry.checkpoint_id for entry in self.retired]
-
-    def find(self, epoch: int) -> LiveCheckpoint | None:
-        return next((entry for entry in self.live if entry.epoch == epoch), None)
-
-    def has(self, append_id: str) -> bool:
-        """Tell whether an append of this id has counted, however its answer was lost."""
-        return (
-            append_id in (self.claim_append_id, self.release_append_id)
-            or any(entry.append_id == append_id for entry in self.live)
-            or any(savepoint.append_id == append_id for savepoint in self.labels)
-        )
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -209,248 +28,22 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     state: State
 
 
-# --- what fits
-
-
-def apply(state: State | None, change: Change, *, number: int, append_id: str, at_ms: int) -> State:
-    """Apply a change; refuse, with a typed error, one that does not fit the state."""
-    at_ms = max(at_ms, state.at_ms) if state else at_ms
-    if isinstance(change, Claim):
-        return _apply_claim(state, change, number=number, append_id=append_id, at_ms=at_ms)
-    if state is None:
-        raise NotFound("the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE")
-    state = msgspec.structs.replace(state, at_ms=at_ms)
-    match change:
-        case Checkpoint():
-            after = _apply_checkpoint(state, change, append_id)
-        case Rollback():
-            after = _apply_rollback(state, change, append_id)
-        case Label():
-            after = _apply_label(state, change, append_id)
-        case Unlabel():
-            after = _apply_unlabel(state, change)
-        case Release():
-            require_current(state, change.generation)
-            settled = _settle(_forget(state, change.deleted), change.settled)
-            after = msgspec.structs.replace(settled, release_append_id=append_id)
-        case Retire():
-            after = _retire(state, change.epochs)
-        case Deleted():
-            after = _forget(state, change.epochs)
-    return after
-
-
-def _apply_claim(state: State | None, change: Claim, *, number: int, append_id: str, at_ms: int) -> State:
-    if state is not None:
-        return msgspec.structs.replace(
-            state, generation=number, claim_append_id=append_id, release_append_id=None, at_ms=at_ms
-        )
-    return State(
-        uid=change.uid,
-        generation=number,
-        claim_append_id=append_id,
-        release_append_id=None,
-        epoch=0,
-        settled_epoch=0,
-        at_ms=at_ms,
-        live=[],
-        labels=[],
-        retired=[],
-    )
-
-
-def require_current(state: State, generation: int) -> None:
-    """Refuse a driver that another one has fenced."""
-    if state.generation != generation:
-        raise Conflict(
-            f"another driver has taken over: generation {state.generation}, this one is {generation}",
-            code="driver.fenced",
-            hint="run one driver a pipeline; this one has stopped and left everything to the other",
-            generation=generation,
-            current=state.generation,
-        )
-
-
-def _apply_checkpoint(state: State, change: Checkpoint, append_id: str) -> State:
-    _require_next(state, change)
-    state = _settle(_forget(state, change.deleted), change.settled)
-    if state.settled_epoch != state.epoch:
-        raise Conflict(
-            f"epoch {change.epoch} cannot count before every sink has committed epoch {state.epoch}",
-            code="checkpoint.unsettled",
-        )
-    # Those that it retires make room for it.
-    return _bounded(_retire(_add(state, change, append_id), change.retire), MAX_LIVE - ROOM_FOR_ROLLBACKS)
-
-
-def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
-    """Nothing has to be committed before it is undone, so the epochs after the target may be unsettled."""
-    _require_next(state, change)
-    target = find_target(state, change.to_epoch)
-    if target.epoch > state.settled_epoch:
-        # A rollback commits nothing and undoes only what came after its target: the rest of this one would be lost.
-        raise Conflict(
-            f"epoch {target.epoch} is the newest, and not every sink has committed it",
-            code="checkpoint.unsettled",
-            hint="it is what the next start goes on from; there is nothing to roll back",
-        )
-    live = [
-        msgspec.structs.replace(entry, undone=True) if entry.epoch > target.epoch else entry for entry in state.live
-    ]
-    return _bounded(_add(msgspec.structs.replace(state, live=live), change, append_id), MAX_LIVE)
-
-
-def find_target(state: State, epoch: int) -> LiveCheckpoint:
-    """Find the checkpoint to roll back to; refuse one that is gone, or off the current branch."""
-    target = _find_live(state, epoch)
-    if target.undone:
-        raise Conflict(
-            f"epoch {epoch} was undone by a rollback, and sinks cannot go back to what they have taken back",
-            code="rollback.undone",
-            hint="slackwater list URL shows the epochs that are not undone; slackwater restore URL --at "
-            f"{epoch} --to DIR gives this one's state as a directory",
-        )
-    return target
-
-
-def _find_live(state: State, epoch: int) -> LiveCheckpoint:
-    entry = state.find(epoch)
-    if entry is None:
-        raise NotFound(
-            f"epoch {epoch} is not a live checkpoint", code="checkpoint.not_found", hint="slackwater list URL"
-        )
-    return entry
-
-
-def _require_next(state: State, change: Checkpoint | Rollback) -> None:
-    require_current(state, change.generation)
-    parent = state.head.checkpoint_id if state.head else None
-    if change.epoch != state.epoch + 1 or change.parent_id != parent:
-        raise Conflict(
-            f"epoch {change.epoch} does not follow epoch {state.epoch}",
-            code="checkpoint.not_next",
-            epoch=change.epoch,
-            newest=state.epoch,
-        )
-
-
-def _add(state: State, change: Checkpoint | Rollback, append_id: str) -> State:
-    entry = LiveCheckpoint(
-        epoch=change.epoch,
-        checkpoint_id=change.checkpoint_id,
-        manifest_sha256=change.manifest_sha256,
-        manifest_size_bytes=change.manifest_size_bytes,
-        parent_id=change.parent_id,
-        created_at_ms=state.at_ms,
-        append_id=append_id,
-        undone=False,
-        rollback_to=change.to_epoch if isinstance(change, Rollback) else None,
-    )
-    return msgspec.structs.replace(state, epoch=change.epoch, live=[*state.live, entry])
-
-
-def _bounded(state: State, most: int) -> State:
-    if len(state.live) > most:
-        raise Conflict(
-            f"{len(state.live)} checkpoints would be live, and {most} can be: old ones were not deleted for long",
-            code="checkpoint.too_many",
-            hint="see that the store allows deletes, and start the pipeline again: it deletes first",
-        )
-    return state
-
-
-def _settle(state: State, settled: Settlement | None) -> State:
-    if settled is None:
-        return state
-    if settled.epoch != state.epoch:
-        raise Conflict(f"epoch {settled.epoch} is not the newest, {state.epoch}", code="settlement.wrong_epoch")
-    done = all(sink.status in ("Committed", "Dropped") for sink in settled.sinks.values())
-    return msgspec.structs.replace(state, settled_epoch=settled.epoch) if done else state
-
-
-def _retire(state: State, epochs: list[int]) -> State:
-    if not epochs:
-        return state
-    head = state.head
-    kept = {savepoint.epoch for savepoint in state.labels} | ({head.epoch} if head else set())
-    leaving = set(epochs)
-    if leaving & kept or not leaving <= {entry.epoch for entry in state.live}:
-        raise Conflict(
-            f"epochs {sorted(leaving)} cannot be retired: one is the head, labelled, or not live",
-            code="retire.not_allowed",
-        )
-    retired = [
-        RetiredCheckpoint(epoch=e.epoch, checkpoint_id=e.checkpoint_id, manifest_sha256=e.manifest_sha256)
-        for e in state.live
-        if e.epoch in leaving
-    ]
-    return msgspec.structs.replace(
-        state,
-        live=[entry for entry in state.live if entry.epoch not in leaving],
-        retired=[*state.retired, *retired],
-    )
-
-
-def _forget(state: State, epochs: list[int]) -> State:
-    """Drop epochs whose bytes are deleted; naming one that is already dropped is harmless."""
-    if not epochs:
-        return state
-    return msgspec.structs.replace(state, retired=[entry for entry in state.retired if entry.epoch not in epochs])
-
-
-def _apply_label(state: State, change: Label, append_id: str) -> State:
-    _find_live(state, change.epoch)
-    if any(savepoint.label == change.label for savepoint in state.labels):
-        raise Conflict(
-            f"the label {change.label!r} is taken",
-            code="label.taken",
-            hint="choose another, or see slackwater savepoint list URL",
-        )
-    if len(state.labels) >= MAX_LABELS:
-        raise InvalidInput(f"a pipeline holds {MAX_LABELS} savepoints at the most", code="label.too_many")
-    savepoint = Savepoint(label=change.label, epoch=change.epoch, created_at_ms=state.at_ms, append_id=append_id)
-    return msgspec.structs.replace(state, labels=[*state.labels, savepoint])
-
-
-def _apply_unlabel(state: State, change: Unlabel) -> State:
-    labels = [savepoint for savepoint in state.labels if savepoint.label != change.label]
-    if len(labels) == len(state.labels):
-        raise NotFound(
-            f"there is no savepoint {change.label!r}", code="label.not_found", hint="slackwater savepoint list URL"
-        )
-    return msgspec.structs.replace(state, labels=labels)
-
-
-# --- bytes
-
-
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    body: msgspec.Raw
-    sha256: Sha256
-
-
-class _Versioned(msgspec.Struct):
-    version: int
-
-
-_envelope_decoder = msgspec.json.Decoder(_Envelope)
-_version_decoder = msgspec.json.Decoder(_Versioned)
-_record_decoder = msgspec.json.Decoder(Record)
+_decoder = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
     """Encode a record with its own digest; one that could not be read again would end the log, and is refused."""
     try:
         body = msgspec.json.encode(record, order="sorted")
-        _record_decoder.decode(body)
+        _decoder.decode(body)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidInput(f"record {record.number} could not be read again: {error}", code="log.unwritable") from None
-    return msgspec.json.encode(_Envelope(body=msgspec.Raw(body), sha256=hashlib.sha256(body).hexdigest()))
+    return sealed.seal(body)
 
 
 def digest(data: bytes) -> str:
     """Read the digest that a record carries of itself."""
-    return _envelope_decoder.decode(data).sha256
+    return sealed.digest(data)
 
 
 def decode(data: bytes, *, number: int) -> Record:
@@ -458,61 +51,20 @@ def decode(data: bytes, *, number: int) -> Record:
     if len(data) > MAX_RECORD_BYTES:
         raise _corrupt(number, "is larger than a record can be")
     try:
-        envelope = _envelope_decoder.decode(data)
-        body = bytes(envelope.body)
-        if hashlib.sha256(body).hexdigest() != envelope.sha256:
-            raise _corrupt(number, "does not match its own digest")
-        version = _version_decoder.decode(body).version
-        if version != VERSION:
-            raise Unsupported(
-                f"record {number} has version {version}, this release reads {VERSION}",
-                code="log.unknown_version",
-                hint="use the release that wrote it, or a newer one",
-            )
-        record = _record_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _corrupt(number, f"does not decode: {error}") from None
+        record = sealed.unseal(data, _decoder, version=VERSION)
+    except sealed.OtherVersion as other:
+        raise Unsupported(
+            f"record {number} has version {other.version}, this release reads {VERSION}",
+            code="log.unknown_version",
+            hint="use the release that wrote it, or a newer one",
+        ) from None
+    except sealed.Broken as broken:
+        raise _corrupt(number, str(broken)) from None
     if record.number != number:
         raise _corrupt(number, f"says that it is {record.number}")
-    if contradiction := _contradiction(record.state, number):
+    if contradiction := states.find_contradiction(record.state, number):
         raise _corrupt(number, f"contradicts itself: {contradiction}")
     return record
-
-
-def _contradiction(state: State, number: int) -> str | None:
-    """Say what in a state no sequence of changes could have made."""
-    live = [entry.epoch for entry in state.live]
-    retired = [entry.epoch for entry in state.retired]
-    ids = state.checkpoint_ids
-    labels = [savepoint.label for savepoint in state.labels]
-    late = [entry for entry in state.live if entry.epoch > state.settled_epoch + 1]
-    rollbacks = [(entry.epoch, entry.rollback_to) for entry in state.live if entry.rollback_to is not None]
-    wrong = {
-        "its live checkpoints are not in order up to the newest epoch": live != sorted(set(live))
-        or (live[-1] if live else 0) != state.epoch,
-        "it names a checkpoint twice": len(set(ids)) != len(ids) or bool(set(live) & set(retired)),
-        "it has a label twice, or on a checkpoint that is not live": len(set(labels)) != len(labels)
-        or not {savepoint.epoch for savepoint in state.labels} <= set(live),
-        "it has a settled epoch or a generation that cannot be": state.settled_epoch > state.epoch
-        or state.generation > number,
-        # Only a rollback may follow an epoch that no sink has settled.
-        "it has a checkpoint that counts before the one before it": any(e.rollback_to is None for e in late),
-        "it has a rollback that goes nowhere": any(not 0 < to <= state.settled_epoch or to >= e for e, to in rollbacks),
-        "it has a checkpoint that a rollback has undone, and that is not": _missed(state.live),
-        "its head was undone": bool(state.live) and state.live[-1].undone,
-    }
-    return next((what for what, holds in wrong.items() if holds), None)
-
-
-def _missed(live: list[LiveCheckpoint]) -> bool:
-    """Tell whether a checkpoint between a rollback and its target is not marked as undone."""
-    target = live[-1].epoch if live else 0
-    for entry in reversed(live):
-        if entry.epoch > target and not entry.undone:
-            return True
-        if entry.rollback_to is not None:
-            target = min(target, entry.rollback_to)
-    return False
 
 
 def _corrupt(number: int, what: str) -> Corrupt:

@@ -10,7 +10,7 @@ from ..artifacts import in_parallel
 from ..formats.layout import checkpoint_folder
 from ..formats.manifest import Manifest, Origin, all_files
 from ..formats.query import Query
-from ..formats.records import LiveCheckpoint, State
+from ..formats.states import LiveCheckpoint, State
 from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
 from .pipelines import Pipeline, Problem

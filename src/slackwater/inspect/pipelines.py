@@ -12,7 +12,7 @@ import msgspec
 from ..artifacts import in_parallel
 from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError
 from ..formats.layout import CHECKPOINTS, parse_name
-from ..formats.records import State
+from ..formats.states import State
 from ..log import Log
 from ..recovery import DAMAGE
 from ..settings import Settings

@@ -16,8 +16,8 @@ from ..artifacts import Cut, CutFile, CutOperator, CutPartition
 from ..checkpointer import make_first, release
 from ..errors import Conflict, NotFound
 from ..formats.manifest import Origin
-from ..formats.records import State
 from ..formats.seeds.content import Content, Piece, partition_path
+from ..formats.states import State
 from ..inspect.pipelines import pipeline_name
 from ..log import Log
 from ..settings import Settings

@@ -11,7 +11,7 @@ from .. import recovery
 from ..checkpointer import make_first
 from ..errors import Conflict, InvalidInput, NotFound
 from ..formats.layout import format_name
-from ..formats.records import LiveCheckpoint
+from ..formats.states import LiveCheckpoint
 from ..inspect.pipelines import join_url
 from ..log import Log
 from ..settings import Settings

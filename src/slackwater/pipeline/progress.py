@@ -10,7 +10,7 @@ import msgspec
 
 from ..checkpointer import Report
 from ..errors import SlackwaterError
-from ..formats.records import LiveCheckpoint
+from ..formats.states import LiveCheckpoint
 from ..store import Requests
 from ..world import World
 

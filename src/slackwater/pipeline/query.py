@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ..errors import Conflict, NotFound
-from ..formats.records import LiveCheckpoint, Savepoint
+from ..formats.states import LiveCheckpoint, Savepoint
 from ..labels import check_label, create_label, find_label
 from ..log import Log
 from .coordinator import Coordinator

@@ -12,7 +12,7 @@ from ..checkpointer import release
 from ..errors import Conflict, Corrupt, SlackwaterError
 from ..failpoints import reach
 from ..formats.manifest import SinkOutput
-from ..formats.records import LiveCheckpoint, State, find_target
+from ..formats.states import LiveCheckpoint, State, find_target
 from ..inspect.pipelines import Pipeline, open_pipeline
 from ..labels import LATEST_REF, NEWEST_VERIFIED, resolve
 from ..rewind import RollbackPlan

@@ -16,7 +16,7 @@ from ..failpoints import reach
 from ..fallback import recover
 from ..formats.manifest import Manifest
 from ..formats.query import Query, differences
-from ..formats.records import State
+from ..formats.states import State
 from ..log import Log
 from ..retention import References, delete_retired, sweep
 from ..rewind import epochs_after

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from typing import Literal, TypeVar
 
 import msgspec
 
 from ...errors import Corrupt, Unsupported
-from ...formats.ids import CheckpointId, Count, Sha256
+from ...formats import sealed
+from ...formats.ids import CheckpointId, Count
 from ...formats.layout import check_path, parse_name
 from ...store import Store
 from .descriptors import Staged, format_tag
@@ -70,15 +70,6 @@ class PublishedName(msgspec.Struct, frozen=True):
     tag: str
 
 
-class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    body: msgspec.Raw
-    sha256: Sha256
-
-
-class _Versioned(msgspec.Struct):
-    version: int
-
-
 _T = TypeVar("_T", Entry, UndoEntry)
 
 
@@ -118,15 +109,14 @@ def draw_up(frames: list[Staged], epoch: int, tag: str) -> Entry | None:
 
 def encode(entry: Entry | UndoEntry) -> bytes:
     """Encode an entry with its own digest, always to the same bytes."""
-    body = msgspec.json.encode(entry, order="sorted")
-    return msgspec.json.encode(_Envelope(body=msgspec.Raw(body), sha256=hashlib.sha256(body).hexdigest()))
+    return sealed.seal(msgspec.json.encode(entry, order="sorted"))
 
 
 def read_entry(store: Store, key: str) -> Entry:
     """Read the entry of a commit, whole or not at all."""
     entry = _read(store, key, Entry)
     if not all(parse_published(file.published) and check_path(file.staged) for file in entry.files):
-        raise _damaged(key)
+        raise _damaged(key, "names files as no commit does")
     return entry
 
 
@@ -138,26 +128,24 @@ def read_undo(store: Store, key: str) -> UndoEntry:
 def _read(store: Store, key: str, kind: type[_T]) -> _T:
     data = store.get(key, max_bytes=_MAX_ENTRY_BYTES)
     try:
-        body = msgspec.json.decode(data, type=_Envelope).body
-        if (version := msgspec.json.decode(body, type=_Versioned).version) != VERSION:
-            raise Unsupported(
-                f"the entry {key} has version {version}, this release reads {VERSION}",
-                code="sink.entry_unknown_version",
-                hint="use the release that wrote it, or a newer one",
-            )
-        entry = msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise Corrupt(f"the entry {key} does not decode: {error}", code="sink.entry_malformed") from None
+        entry = sealed.unseal(data, msgspec.json.Decoder(kind), version=VERSION)
+    except sealed.OtherVersion as other:
+        raise Unsupported(
+            f"the entry {key} has version {other.version}, this release reads {VERSION}",
+            code="sink.entry_unknown_version",
+            hint="use the release that wrote it, or a newer one",
+        ) from None
+    except sealed.Broken as broken:
+        raise _damaged(key, str(broken)) from None
     name = parse_entry_key(key)
-    # The bytes are canonical and hold their own digest, so to write them again is to check them.
-    if encode(entry) != data or name is None or name.epoch != entry.epoch:
-        raise _damaged(key)
+    if name is None or name.epoch != entry.epoch:
+        raise _damaged(key, f"says that it is of epoch {entry.epoch}")
     return entry
 
 
-def _damaged(key: str) -> Corrupt:
+def _damaged(key: str, what: str) -> Corrupt:
     return Corrupt(
-        f"the entry {key} is not what was written",
+        f"the entry {key} {what}",
         code="sink.entry_malformed",
         hint="restore it from a copy; without it the newest epoch of this sink is unknown",
     )

@@ -1,0 +1,117 @@
+"""What can change in a pipeline's history: one change a log record."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from .ids import CheckpointId, Count, Name, RandomId, Sha256
+
+MAX_REASON = 500
+
+
+class SinkStatus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a sink stands with an epoch. ``Dropped``: the user gave up its output for good."""
+
+    status: Literal["Pending", "Committed", "Failed", "Dropped"]
+    reason: Annotated[str, Meta(max_length=MAX_REASON)] | None = None
+
+
+class Packed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a checkpoint put into batches. Bytes are those of the entries alone, before and after packing."""
+
+    batches: Count
+    entries: Count
+    bytes_before: Count
+    bytes_after: Count
+    puts: Count
+
+    def __add__(self, other: Packed) -> Packed:
+        return Packed(**{name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__})
+
+
+NOTHING_PACKED: Final = Packed(batches=0, entries=0, bytes_before=0, bytes_after=0, puts=0)
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an epoch ended: each sink's status, where the time went, what it cost."""
+
+    epoch: Count
+    sinks: dict[str, SinkStatus]
+    durations_ms: dict[str, Count]
+    requests: dict[str, Count]
+    packed: Packed
+    new_bytes: Count
+    full_bytes: Count
+
+
+# --- the changes
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="claim", tag_field="type"):
+    """A driver starts. ``uid`` names the pipeline if this is its first record; later ones keep the first."""
+
+    uid: RandomId
+    driver: Annotated[str, Meta(max_length=200)]
+
+
+class Checkpoint(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="checkpoint", tag_field="type"
+):
+    """This checkpoint counts. It also settles the epoch before it, retires older ones, tells whose bytes are gone."""
+
+    generation: Count
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+    settled: Settlement | None
+    retire: list[Count]
+    deleted: list[Count]
+
+
+class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rollback", tag_field="type"):
+    """A checkpoint whose content is an older epoch's; the epochs between are undone. Sinks follow at the next start."""
+
+    generation: Count
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+    to_epoch: Count
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="label", tag_field="type"):
+    label: Name
+    epoch: Count
+
+
+class Unlabel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unlabel", tag_field="type"):
+    label: Name
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release", tag_field="type"):
+    """The driver ends, and says how its last epoch was settled."""
+
+    generation: Count
+    settled: Settlement | None
+    deleted: list[Count]
+
+
+class Retire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="retire", tag_field="type"):
+    """These checkpoints are gone, and their bytes may be deleted. Anyone may say so; a running driver goes on."""
+
+    epochs: list[Count]
+
+
+class Deleted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deleted", tag_field="type"):
+    """The bytes of these retired checkpoints are gone, too."""
+
+    epochs: list[Count]
+
+
+Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release | Retire | Deleted
