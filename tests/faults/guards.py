@@ -14,8 +14,8 @@ from slackwater.errors import NotFound, Unavailable
 from slackwater.formats import changes, plans, states
 from slackwater.formats.states import LiveCheckpoint, State
 from slackwater.log import Log
-from slackwater.testing.simulated_sink import SimSink
-from slackwater.testing.simulation import SimStore, SimWorld
+from slackwater.testing.simulation.scheduler import SimStore, SimWorld
+from slackwater.testing.simulation.sink import SimSink
 
 
 def dawdle(client: Any) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from slackwater import recovery, rewind
 from slackwater.errors import Conflict, SlackwaterError
-from slackwater.testing.simulation import Actor, Simulation, Violation
-from tests.faults import actors, protocol
+from slackwater.testing.simulation import actors, play
+from slackwater.testing.simulation.scheduler import Actor, Simulation, Violation
 from tests.faults.guards import MUTATIONS
 
 SEEDS = int(os.environ.get("SEEDS", "400"))
@@ -19,14 +19,14 @@ SEEDS = int(os.environ.get("SEEDS", "400"))
 def test_no_seed_breaks_an_invariant() -> None:
     for seed in range(SEEDS):
         try:
-            protocol.play(seed, crowded=seed % 4 == 3)
+            play(seed, crowded=seed % 4 == 3)
         except (Violation, SlackwaterError) as error:
             pytest.fail(f"seed {seed}: {error}")
 
 
 def test_one_seed_gives_one_trace() -> None:
-    assert protocol.play(7).trace == protocol.play(7).trace
-    assert protocol.play(7).trace != protocol.play(8).trace
+    assert play(7).trace == play(7).trace
+    assert play(7).trace != play(8).trace
 
 
 def test_a_tool_that_slept_until_its_target_was_gone_learns_that_it_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +56,7 @@ def test_without_a_guard_some_seed_breaks_an_invariant(mutation, monkeypatch: py
     mutation(monkeypatch)
     for seed in range(min(SEEDS, 300)):
         try:
-            protocol.play(seed, crowded=True)
+            play(seed, crowded=True)
         except Violation as violation:
             assert str(violation).partition(":")[0] in MUTATIONS[mutation], violation
             return

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, NoReturn, cast
 
-from slackwater import fallback, forget, recovery, retention, rewind
-from slackwater.artifacts import Holdings
-from slackwater.checkpointer import Attempt, Checkpointer, release
-from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
-from slackwater.formats.changes import Label, Unlabel
-from slackwater.formats.layout import manifest_key
-from slackwater.formats.manifest import Manifest, SinkOutput
-from slackwater.formats.plans import KeepRules
-from slackwater.formats.states import State, find_target
-from slackwater.log import Log
-from slackwater.settings import Settings
-from slackwater.testing.simulated_sink import SimSink
-from slackwater.testing.simulation import Actor, SimStore, Simulation, SimWorld, Violation
-from tests.faults.operator_state import Memory
+from ... import fallback, forget, recovery, retention, rewind
+from ...artifacts import Holdings
+from ...checkpointer import Attempt, Checkpointer, release
+from ...errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
+from ...formats.changes import Label, Unlabel
+from ...formats.layout import manifest_key
+from ...formats.manifest import Manifest, SinkOutput
+from ...formats.plans import KeepRules
+from ...formats.states import State, find_target
+from ...log import Log
+from ...settings import Settings
+from .memory import Memory
+from .scheduler import Actor, SimStore, Simulation, SimWorld, Violation
+from .sink import SimSink
 
 TOTAL = 8
 SINKS = ("left", "right")

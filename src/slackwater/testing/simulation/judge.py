@@ -6,18 +6,18 @@ from typing import cast
 
 import msgspec
 
-from slackwater import recovery
-from slackwater.errors import SlackwaterError
-from slackwater.formats import manifest as manifests
-from slackwater.formats import records
-from slackwater.formats.changes import Checkpoint, Claim, Rollback
-from slackwater.formats.layout import LATEST, RecordKey, manifest_key, parse_key
-from slackwater.formats.manifest import Manifest, references
-from slackwater.formats.records import Record
-from slackwater.formats.states import LiveCheckpoint, RetiredCheckpoint, State
-from slackwater.testing.simulation import Actor, SimStore, Violation
-from tests.faults.actors import TOTAL, Scene
-from tests.faults.operator_state import Memory
+from ... import recovery
+from ...errors import SlackwaterError
+from ...formats import manifest as manifests
+from ...formats import records
+from ...formats.changes import Checkpoint, Claim, Rollback
+from ...formats.layout import LATEST, RecordKey, manifest_key, parse_key
+from ...formats.manifest import Manifest, references
+from ...formats.records import Record
+from ...formats.states import LiveCheckpoint, RetiredCheckpoint, State
+from .actors import TOTAL, Scene
+from .memory import Memory
+from .scheduler import Actor, SimStore, Violation
 
 
 class Chunk(msgspec.Struct):

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from random import Random
 
-from ..errors import Conflict, NotFound, Unavailable
-from ..store import Listed, Listing, Names, Requests
+from ...errors import Conflict, NotFound, Unavailable
+from ...store import Listed, Listing, Names, Requests
 
 
 class Crashed(BaseException):

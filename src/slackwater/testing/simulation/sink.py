@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..errors import Conflict
-from .simulation import Actor, Simulation, SinkMemory, Violation
+from ...errors import Conflict
+from .scheduler import Actor, Simulation, SinkMemory, Violation
 
 
 class SimSink:

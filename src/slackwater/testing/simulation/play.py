@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from slackwater import recovery, rewind
-from slackwater.formats.states import LiveCheckpoint, State
-from slackwater.testing.simulation import Actor, Simulation, SinkMemory, Violation
-from tests.faults.actors import SINKS, Program, Scene, driver, failing_disk, forgetter, labeller, reader, roller
-from tests.faults.judge import check
+from ... import recovery, rewind
+from ...formats.states import LiveCheckpoint, State
+from .actors import SINKS, Program, Scene, driver, failing_disk, forgetter, labeller, reader, roller
+from .judge import check
+from .scheduler import Actor, Simulation, SinkMemory, Violation
 
 
 def play(seed: int, *, crowded: bool = False) -> Simulation:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition
-from slackwater.formats.manifest import Manifest, SourcePosition
-from slackwater.testing.simulation import SimWorld, Violation
+from ...artifacts import Cut, CutFile, CutOperator, CutPartition
+from ...formats.manifest import Manifest, SourcePosition
+from .scheduler import SimWorld, Violation
 
 PARTITIONS = 2
 
