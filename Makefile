@@ -28,8 +28,8 @@ demo: $(STAMP) ## kill a pipeline, flip a bit of its state, count what was lost
 bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=storage or pipeline)
 	@$(BIN)/python -m bench.$(or $(SUITE),storage) $(ARGS)
 
-test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some)
-	@$(BIN)/python -m pytest $(ARGS)
+test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some, JOBS=0 runs them in one process)
+	@$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(STAMP) ## lint, format and types, without changing a file
 	@$(BIN)/ruff check $(CODE)
