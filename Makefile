@@ -2,7 +2,7 @@
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo bench test check pins clean
+.PHONY: help setup demo bench test sim check pins clean
 
 OLD_ENOUGH := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 # The first Python that serves; `make PYTHON=/path/to/python setup` names another. A command that is there may still
@@ -30,6 +30,9 @@ bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=st
 
 test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some, JOBS=0 runs them in one process)
 	@$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+sim: $(STAMP) ## play the protocol through crashes, zombies and damage by seed (SEEDS=1000)
+	@$(BIN)/python -m slackwater.testing.simulation --seeds $(or $(SEEDS),1000) $(ARGS)
 
 check: $(STAMP) ## lint, format and types, without changing a file
 	@$(BIN)/ruff check $(CODE)

@@ -18,13 +18,17 @@ def print_case(
     goal: float,
     **more: object,
 ) -> None:
-    """Print the pairs (ours, the peer's) in the order in which they were measured, then the case that they make."""
+    """Print the pairs (ours, the peer's) in the order in which they were measured, then the case that they make.
+
+    Its name is that of the pipeline's suite, unless it has one in front.
+    """
+    name = name if "/" in name else f"pipeline/{name}"
     for number, (mine, theirs) in enumerate(pairs, 1):
-        pair = {"case": f"pipeline/{name}", "pair": number, "ours": _short(mine), "reference_value": _short(theirs)}
+        pair = {"case": name, "pair": number, "ours": _short(mine), "reference_value": _short(theirs)}
         print(json.dumps({**pair, "ratio": round(theirs / mine, 3)}))
     ratios = [theirs / mine for mine, theirs in pairs]
     case = {
-        "case": f"pipeline/{name}",
+        "case": name,
         "ours": _short(ours),
         "unit": unit,
         "reference": reference,

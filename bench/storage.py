@@ -1,71 +1,44 @@
-"""Storage: what packing small artifacts saves against putting each as an object of its own."""
+"""The storage core against what this machine can do: saving, restoring, packing, manifests, verifying, memory, the log.
+
+``docs/performance.md`` says what is compared with what.
+"""
 
 from __future__ import annotations
 
-import json
-import random
+import argparse
+import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition, put_artifacts
-from slackwater.settings import Settings
-from slackwater.store import open_store
+from . import documents, large_state, log_open, memory, small_files
+from .lines import say
 
-FILES, SIZE_BYTES, ROUNDS = 4_096, 4_096, 3
-ID = "0192d3f0-7b7c-7000-8000-0123456789ab"
+CASES: dict[str, Callable[[Path, int], None]] = {
+    "save": large_state.save,
+    "restore": large_state.restore,
+    "verify": large_state.verify,
+    "pack": small_files.pack,
+    "manifest": documents.manifest,
+    "memory": memory.measure,
+    "log": log_open.run,
+}
 
 
 def main() -> None:
-    random.seed(0)
-    words = [random.randbytes(16) for _ in range(64)]  # state-like: rows that share their prefixes
-    payloads = [b"".join(random.choice(words) for _ in range(SIZE_BYTES // 16)) for _ in range(FILES)]
-    ours = min(timed(lambda folder: pack(folder, payloads)) for _ in range(ROUNDS))
-    one_by_one = min(timed(lambda folder: put_each(folder, payloads)) for _ in range(ROUNDS))
-    print(
-        json.dumps(
-            {
-                "case": "storage/pack-4096x4KiB",
-                "ours": round(ours, 4),
-                "unit": "s",
-                "reference": "the same store, each file put as an object of its own, one by one",
-                "reference_value": round(one_by_one, 4),
-                "ratio": round(one_by_one / ours, 1),
-                "goal": 40,
-            }
-        )
-    )
-
-
-def timed(job: Callable[[Path], None]) -> float:
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        job(Path(folder))
-        return time.perf_counter() - began
-
-
-def pack(folder: Path, payloads: list[bytes]) -> None:
-    partitions = [
-        CutPartition(
-            partition=number,
-            path=f"state/0/{number}",
-            version=1,
-            unique_id="a",
-            snapshot=[],
-            deltas=[CutFile(f"state/0/{number}/1_a.changelog", data, len(data))],
-        )
-        for number, data in enumerate(payloads)
-    ]
-    operator = CutOperator(name="0-sum", operator_id=0, operator_name="sum", store="default", partitions=partitions)
-    cut = Cut(micro_batch=0, watermark_ms=0, sources={}, operators=[operator], files=[])
-    put_artifacts(open_store(str(folder)), cut, ID, {}, Settings())
-
-
-def put_each(folder: Path, payloads: list[bytes]) -> None:
-    store = open_store(str(folder))
-    for number, data in enumerate(payloads):
-        store.put(f"state/{number}", data)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    # The empty list is there because argparse checks the default, too.
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="all, unless some are named")
+    parser.add_argument("--rounds", type=int, default=7, help="how often the sides take turns")
+    parser.add_argument("--scratch", type=Path, help="a folder for what is written; a temporary one unless named")
+    args = parser.parse_args()
+    for name in args.cases or CASES:
+        say(name)
+        folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=args.scratch))
+        try:
+            CASES[name](folder, args.rounds)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 
 if TYPE_CHECKING:
+    from .library import open_pipeline
     from .pipeline.adopt import adopt
+    from .pipeline.repair import plan_repair, repair
     from .pipeline.rollback import plan_rollback, rollback
     from .pipeline.sinks.delta import DeltaSink
     from .pipeline.sinks.files import FileSink
     from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
     from .pipeline.writer import writeStream
+    from .settings import Settings
     from .spark.session import session
 
 __version__ = "0.1.0"
@@ -27,12 +30,16 @@ __all__ = [
     "FunctionSink",
     "InvalidInput",
     "NotFound",
+    "Settings",
     "SlackwaterError",
     "Unavailable",
     "Unsupported",
     "adopt",
+    "open_pipeline",
+    "plan_repair",
     "plan_rollback",
     "read_committed",
+    "repair",
     "rollback",
     "session",
     "writeStream",
@@ -43,9 +50,13 @@ _LAZY = {
     "DeltaSink": ".pipeline.sinks.delta",
     "FileSink": ".pipeline.sinks.files",
     "FunctionSink": ".pipeline.sinks.function",
+    "Settings": ".settings",
     "adopt": ".pipeline.adopt",
+    "open_pipeline": ".library",
+    "plan_repair": ".pipeline.repair",
     "plan_rollback": ".pipeline.rollback",
     "read_committed": ".pipeline.sinks.files_reader",
+    "repair": ".pipeline.repair",
     "rollback": ".pipeline.rollback",
     "session": ".spark.session",
     "writeStream": ".pipeline.writer",

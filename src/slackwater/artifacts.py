@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from .durable import Buffer
 from .errors import Corrupt, NotFound, Unavailable
 from .formats import batch
 from .formats.changes import NOTHING_PACKED, Packed
@@ -29,8 +30,15 @@ from .formats.manifest import (
     decode_inline,
 )
 from .formats.placement import NewFile, plan_placement
-from .settings import Settings
-from .store import Store
+from .settings import MIB, Settings
+from .store import Store, Stream
+
+# What one file on its way out holds in memory, and one on its way in. Out: hashed and written while a cache has it.
+# In: a request each.
+_OUT_BYTES = 1 * MIB
+_IN_BYTES = 8 * MIB
+# Large files beside the state are kept as partitions of this; no operator of Spark's has such a name.
+_BESIDE = "files"
 
 
 class CutFile(msgspec.Struct, frozen=True):
@@ -121,30 +129,34 @@ def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, 
 
     def put_batch(number: int, paths: list[str]) -> dict[str, Held]:
         key = batch_key(checkpoint_id, number)
-        data = batch.encode({path: _read(sources[path]) for path in paths})
+        data, index = batch.pack({path: _read(sources[path]) for path in paths})
         stored = Object(key=key, kind="batch", sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
-        index = batch.decode_index(data)
         store.put(key, data)
         entries = index.values()
         before, after = sum(entry.size_bytes for entry in entries), sum(entry.stored_bytes for entry in entries)
         packed.append(Packed(batches=1, entries=len(index), bytes_before=before, bytes_after=after, puts=1))
         return {path: Held(stored, None, index[path].sha256, index[path].size_bytes) for path in paths}
 
-    def put_object(group: str, paths: list[str]) -> dict[str, Held]:
-        operator, partition = groups[group]
-        kind: ArtifactKind = "snap" if any(file.path in paths for file in partition.snapshot) else "delta"
-        key = artifact_key(checkpoint_id, operator, partition.partition, kind)
-        buffers = [_read(sources[path]) for path in paths]
-        stored = Object(key=key, kind="object", sha256=None, size_bytes=sum(map(len, buffers)))
+    def put_object(operator: str, partition: int, kind: ArtifactKind, paths: list[str]) -> dict[str, Held]:
+        key = artifact_key(checkpoint_id, operator, partition, kind)
+        stream = _Files([sources[path] for path in paths])
+        store.put(key, stream)
+        stored = Object(key=key, kind="object", sha256=stream.sha256, size_bytes=stream.size_bytes)
         held, offset = {}, 0
-        for path, data in zip(paths, buffers, strict=True):
-            held[path] = Held(stored, offset, hashlib.sha256(data).hexdigest(), len(data))
-            offset += len(data)
-        store.put(key, buffers)
+        for file, sha256 in zip(stream.files, stream.sha256s, strict=True):
+            held[file.path] = Held(stored, offset, sha256, file.size_bytes)
+            offset += file.size_bytes
         return held
 
     jobs = [partial(put_batch, number, paths) for number, paths in enumerate(placement.batches)]
-    jobs += [partial(put_object, group, paths) for group, paths in placement.objects.items()]
+    for group, paths in placement.objects.items():
+        operator, partition = groups[group]
+        kind: ArtifactKind = "snap" if any(file.path in paths for file in partition.snapshot) else "delta"
+        jobs.append(partial(put_object, operator, partition.partition, kind, paths))
+    beside = _BESIDE
+    while any(op.name == beside for op in cut.operators):  # of another system's, perhaps
+        beside += "_"
+    jobs += [partial(put_object, beside, number, "snap", [path]) for number, path in enumerate(placement.large)]
     holdings = {file.path: parent[file.path] for file, _ in state if file.path in parent}
     for held in in_parallel(jobs, settings.concurrency):
         holdings.update(held)
@@ -218,23 +230,74 @@ def _describe(
     return operators, [describe(file) for file in cut.files], [stored for _, stored in objects]
 
 
-def _read(file: CutFile) -> bytes:
+class _Files(Stream):
+    """Files one after the other, digested on their way: the whole, and each."""
+
+    def __init__(self, files: list[CutFile]) -> None:
+        self.files, self.size_bytes = files, sum(file.size_bytes for file in files)
+        self.sha256, self.sha256s = "", list[str]()
+
+    def __iter__(self) -> Iterator[Buffer]:
+        whole, self.sha256s = hashlib.sha256(), []
+        for file in self.files:
+            digest = hashlib.sha256() if len(self.files) > 1 else whole
+            for part in _parts(file):
+                digest.update(part)
+                if digest is not whole:
+                    whole.update(part)
+                yield part
+            self.sha256s.append(digest.hexdigest())
+        self.sha256 = whole.hexdigest()
+
+
+def _parts(file: CutFile) -> Iterator[Buffer]:
+    """Read a file of a cut in parts, and see that it is there and has its size."""
+    left = file.size_bytes
+    for part in _slices(file.source) if isinstance(file.source, bytes) else _read_parts(file, file.source):
+        left -= len(part)
+        if left < 0:
+            break
+        yield part
+    if left:
+        raise Corrupt(f"{file.path} has changed while it was captured", code="artifact.changed")
+
+
+def _slices(data: bytes) -> Iterator[memoryview]:
+    view = memoryview(data)
+    return (view[at : at + _OUT_BYTES] for at in range(0, len(view), _OUT_BYTES))
+
+
+def _read_parts(file: CutFile, source: Path) -> Iterator[bytes]:
     try:
-        data = file.source if isinstance(file.source, bytes) else file.source.read_bytes()
+        with open(source, "rb", buffering=0) as opened:
+            while part := opened.read(_OUT_BYTES):
+                yield part
     except FileNotFoundError:
         raise Unavailable(
             f"{file.path} has gone from the working directory",
             code="artifact.gone",
             hint="Spark has cleaned it up before it was stored: start again, with a larger minBatchesToRetain",
         ) from None
-    if len(data) != file.size_bytes:
-        raise Corrupt(f"{file.path} has changed while it was captured", code="artifact.changed")
-    return data
+    except OSError as error:
+        # Translated here: where it comes out, it would be taken for the store's.
+        raise Unavailable(
+            f"{file.path} cannot be read: {error.strerror}",
+            code="artifact.unreadable",
+            hint="check the disk of the working directory, then start again",
+        ) from error
 
 
-def get_artifacts(
-    store: Store, manifest: Manifest, settings: Settings, write: Callable[[str, bytes], None]
-) -> Holdings:
+def _read(file: CutFile) -> bytes:
+    if isinstance(file.source, bytes) and len(file.source) == file.size_bytes:
+        return file.source
+    return b"".join(_parts(file))
+
+
+# Takes a file's path, and its bytes in parts. The last part comes when the digest of them all is right, or not at all.
+Write = Callable[[str, Iterator[bytes]], None]
+
+
+def get_artifacts(store: Store, manifest: Manifest, settings: Settings, write: Write) -> Holdings:
     """Get every file of a checkpoint, verified, and hand each to ``write``; return what a child may reference."""
     folders = tuple(f"{p.path}/" for op in manifest.operators.values() for p in op.partitions)
     named = {file.path: file for file in all_files(manifest)}
@@ -246,14 +309,17 @@ def get_artifacts(
             mine = file is not None and file.object is not None and manifest.objects[file.object].key == stored.key
             if mine or (file is None and path.startswith(folders)):
                 holdings[path] = Held(stored, None, sha256, len(data))
-                write(path, data)
+                write(path, iter([data]))
 
     def get_file(file: File) -> None:
         if file.object is None:
-            write(file.path, decode_inline(file))
+            write(file.path, iter([decode_inline(file)]))
         else:
             holdings[file.path] = Held(manifest.objects[file.object], file.offset, file.sha256, file.size_bytes)
-            write(file.path, read_range(store, manifest.objects[file.object], file))
+            parts = read_range(store, manifest.objects[file.object], file)
+            write(file.path, parts)
+            for _ in parts:  # what is not written is verified all the same
+                pass
 
     jobs = [partial(get_batch, stored) for stored in manifest.objects if stored.kind == "batch"]
     jobs += [partial(get_file, file) for file in named.values() if file.object is None or file.offset is not None]
@@ -275,13 +341,51 @@ def read_batch(store: Store, stored: Object) -> Iterator[tuple[str, bytes, str]]
         yield path, content, index[path].sha256
 
 
-def read_range(store: Store, stored: Object, file: File) -> bytes:
-    """Read one file out of a partition's object, verified."""
-    with _damage_named(stored.key):
-        data = store.get(stored.key, offset=file.offset or 0, size=file.size_bytes)
-    if hashlib.sha256(data).hexdigest() != file.sha256:
+def read_range(store: Store, stored: Object, file: File) -> Iterator[bytes]:
+    """Read one file out of a partition's object in parts; the last one comes only if the digest is right."""
+    digest, left = hashlib.sha256(), file.size_bytes
+    for part in get_parts(store, stored.key, file.offset or 0, file.size_bytes):
+        digest.update(part)
+        left -= len(part)
+        if not left and digest.hexdigest() != file.sha256:
+            raise damaged(stored.key)
+        yield part
+        del part  # or it would be held beside the next one
+
+
+def check_object(store: Store, stored: Object, files: Iterable[File]) -> None:
+    """Read a whole object in parts, and see that it is what manifests say of it and of the files in it."""
+    ranges = {(file.offset or 0, (file.offset or 0) + file.size_bytes, file.sha256) for file in files}
+    covered = 0
+    for begin, end, _ in sorted(ranges):
+        covered = max(covered, end) if begin <= covered else -1
+    # Where the files are all that is in it, their digests are enough.
+    if covered != stored.size_bytes and stored.sha256 is not None:
+        ranges.add((0, stored.size_bytes, stored.sha256))
+    digests = [(begin, end, hashlib.sha256(), sha256) for begin, end, sha256 in ranges]
+    at = 0
+    for part in get_parts(store, stored.key, 0, stored.size_bytes, to_end=True):
+        view = memoryview(part)
+        for begin, end, digest, _ in digests:
+            digest.update(view[max(begin - at, 0) : max(end - at, 0)])
+        at += len(part)
+        del part, view
+    if any(digest.hexdigest() != sha256 for _, _, digest, sha256 in digests):
         raise damaged(stored.key)
-    return data
+
+
+def get_parts(store: Store, key: str, offset: int, size: int, *, to_end: bool = False) -> Iterator[bytes]:
+    """Get a range in parts. If it goes ``to_end``, a byte too many is noticed like one too few."""
+    end = offset + size
+    for at in range(offset, max(end, offset + 1), _IN_BYTES):
+        wanted = min(_IN_BYTES, end - at)
+        with _damage_named(key):
+            last = to_end and at + wanted == end
+            part = store.get(key, offset=at, size=None if last else wanted, max_bytes=wanted)
+        if len(part) != wanted:
+            raise damaged(key)
+        yield part
+        del part
 
 
 @contextmanager

@@ -311,6 +311,8 @@ def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Sett
             if rollback is None:
                 sinks[name].commit(document.sinks[name].descriptors, document.epoch)
             else:
+                if rollback.unsettled and name not in absent and (target := document.sinks.get(name)) is not None:
+                    sinks[name].commit(target.descriptors, rollback.to_epoch)
                 undo_sink(sinks[name], rollback, name, document.epoch)
             reach("commit.after")
         except Conflict as error:

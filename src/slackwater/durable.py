@@ -14,12 +14,12 @@ import re
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 # Names that no object has: our unfinished files, and those of obstore and delta-rs, which may share the folder.
-HIDDEN = re.compile(r"\..*\.tmp|.*#[0-9]+", re.DOTALL)
+HIDDEN = re.compile(r"\..*\.tmp|[^#]*#(?:.*#)?[0-9]+", re.DOTALL)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -63,8 +63,8 @@ class Disk:
         finally:
             os.close(file)
 
-    def put(self, key: str, buffers: Sequence[Buffer]) -> None:
-        """Write the object, over an older one."""
+    def put(self, key: str, buffers: Iterable[Buffer]) -> None:
+        """Write the object, over an older one. When its folder is pruned meanwhile, the buffers are taken anew."""
         *folders, name = _parts(key)
 
         def publish(folder: int) -> None:
@@ -249,7 +249,7 @@ def _enter(name: str, parent: int) -> int:
 
 
 @contextmanager
-def _written(folder: int, name: str, buffers: Sequence[Buffer]) -> Iterator[str]:
+def _written(folder: int, name: str, buffers: Iterable[Buffer]) -> Iterator[str]:
     """Write a hidden, synced file beside ``name``; it is gone when this ends in an error."""
     temporary = f".{name[:32]}.{secrets.token_hex(8)}.tmp"
     file = os.open(temporary, _WRITE, 0o666, dir_fd=folder)
@@ -276,7 +276,7 @@ def _link(temporary: str, name: str, folder: int) -> bool:
     return True
 
 
-def _write(file: int, buffers: Sequence[Buffer]) -> None:
+def _write(file: int, buffers: Iterable[Buffer]) -> None:
     for buffer in buffers:
         rest = memoryview(buffer).cast("B")
         while rest:
@@ -294,16 +294,21 @@ def _read(file: int, offset: int, size: int) -> bytes:
 
 def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, int]]:
     """Walk everything below the folder and close it. What vanishes on the way is left out."""
-    with _closing(folder), os.scandir(folder) as entries:
-        for entry in entries:
-            key = prefix + entry.name
-            if HIDDEN.fullmatch(entry.name):
+    with _closing(folder):
+        names = os.listdir(folder)
+        if after is not None:
+            # Before anything else is asked: the log has a thousand records, and an append wants those after the last.
+            names = [name for name in names if (key := prefix + name) >= after or after.startswith(key)]
+        for name in names:
+            if HIDDEN.fullmatch(name):
                 continue
+            key = prefix + name
             with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(status.st_mode):
                     inside = key + "/"
                     if after is None or inside > after or after.startswith(inside):
-                        yield from _walk(os.open(entry.name, _FOLDER, dir_fd=folder), inside, after)
+                        yield from _walk(os.open(name, _FOLDER, dir_fd=folder), inside, after)
                 elif after is None or key > after:
                     # A link or a pipe is listed too: who reads it is refused, and nobody takes it for missing.
-                    yield key, entry.stat(follow_symlinks=False).st_size
+                    yield key, status.st_size

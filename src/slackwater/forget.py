@@ -130,6 +130,7 @@ def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forget
         log.append(decide)
         reach("forget.retire.after")
         freed_bytes += _delete(store, log, references)
+    log.trim()
     told = sorted(verdicts.values(), key=lambda verdict: verdict.epoch)
     return Forgetting(
         checkpoints=told,

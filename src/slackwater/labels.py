@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 from .errors import InvalidInput, NotFound
 from .formats.changes import Label, Unlabel
 from .formats.states import LiveCheckpoint, Savepoint, State
@@ -20,11 +22,19 @@ _ID_PREFIX = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
-def resolve(state: State, ref: str, *, branch_only: bool = False) -> LiveCheckpoint:
-    """Find the live checkpoint that ``ref`` names; with ``branch_only``, a time names one that was not undone.
+class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that would have been the one, and why it is not."""
 
-    Tried in this order: ``latest``, ``@TIME`` (the newest checkpoint not after it), a label, an epoch, an id or the
-    beginning of one. The rules for labels keep these apart; only a label of hex digits can hide the beginning of an id.
+    epoch: int
+    reason: str
+
+
+def resolve(state: State, ref: str) -> LiveCheckpoint:
+    """Find the live checkpoint that ``ref`` names.
+
+    Tried in this order: ``latest``, ``@TIME`` (the newest checkpoint not after it, of those that were not undone), a
+    label, an epoch, an id or the beginning of one. The rules for labels keep these apart; only a label of hex digits
+    can hide the beginning of an id.
     """
     if state.head is None:
         raise NotFound(
@@ -33,7 +43,7 @@ def resolve(state: State, ref: str, *, branch_only: bool = False) -> LiveCheckpo
     if ref == LATEST_REF:
         return state.head
     if ref.startswith("@"):
-        return _resolve_time(state.branch if branch_only else state.live, ref)
+        return _resolve_time(state.branch, ref)
     savepoint = find_label(state, ref)
     number = savepoint.epoch if savepoint else int(ref) if _EPOCH.fullmatch(ref) else None
     if number == 0:
@@ -61,13 +71,29 @@ def parse_time(ref: str) -> datetime:
         ) from None
 
 
-def _resolve_time(candidates: list[LiveCheckpoint], ref: str) -> LiveCheckpoint:
+def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[PassedOver]:
+    """Say which checkpoints were passed over on the way from ``ref`` to the one that it names, newest first."""
+    if ref.startswith("@"):
+        at_ms = _to_ms(ref)
+        passed = [e for e in state.live if e.undone and e.epoch > entry.epoch and e.created_at_ms <= at_ms]
+    elif ref == LATEST_REF and entry.rollback_to is not None:
+        passed = [e for e in state.live if e.undone and e.epoch > entry.rollback_to]
+    else:
+        passed = []
+    return [PassedOver(epoch=e.epoch, reason="undone by a rollback") for e in reversed(passed)]
+
+
+def _to_ms(ref: str) -> int:
     time = parse_time(ref)
-    at_ms = ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _BEGINNING) // timedelta(milliseconds=1)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _BEGINNING) // timedelta(milliseconds=1)
+
+
+def _resolve_time(candidates: list[LiveCheckpoint], ref: str) -> LiveCheckpoint:
+    at_ms = _to_ms(ref)
     entry = next((entry for entry in reversed(candidates) if entry.created_at_ms <= at_ms), None)
     if entry is None:
         raise NotFound(
-            f"no checkpoint that is kept was made at {ref[1:]} or before it",
+            f"no checkpoint that is kept, and not undone, was made at {ref[1:]} or before it",
             code="checkpoint.not_found",
             hint="slackwater list URL",
         )

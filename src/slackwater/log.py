@@ -1,4 +1,4 @@
-"""The log: read the newest record, append the next one. Rules 1 to 3 of the protocol are here and nowhere else."""
+"""The log: read the newest record, append the next, trim old ones. Rules 1 to 3 and 12 are here and nowhere else."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import cast
 
 from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from .failpoints import reach
 from .formats import records, states
-from .formats.changes import Change
+from .formats.changes import Change, Repair
 from .formats.layout import LOG, record_key, record_numbers
 from .formats.records import Record
 from .formats.states import State
+from .lost import Lost, explain, look_back, read_record
 from .settings import Settings
 from .store import Store
 from .world import World
@@ -20,15 +22,20 @@ from .world import World
 Decide = Callable[[State | None], Change | None]
 
 _MAX_READS = 100
+# So many of the newest records are never deleted. Rules 1 to 3 hold with one; the rest is for audits, and for listings
+# that take so long that records come and go meanwhile.
+KEPT_RECORDS = 1_000
 
 
 class Log:
     """One writer's view of the log. ``state`` is the newest state that this writer knows."""
 
-    def __init__(self, store: Store, world: World, settings: Settings) -> None:
+    def __init__(self, store: Store, world: World, settings: Settings, *, kept_records: int = KEPT_RECORDS) -> None:
         self._store = store
         self._world = world
         self._settings = settings
+        self.kept_records = kept_records
+        self._trimmed_at = 0
         self._newest: Record | None = None
         self._newest_sha256: str | None = None
 
@@ -52,11 +59,15 @@ class Log:
                 return self.state
             try:
                 data = self._store.get(record_key(number), max_bytes=records.MAX_RECORD_BYTES)
+                if self._highest_after(number) is None:
+                    self._newest, self._newest_sha256 = records.decode(data, number=number), records.digest(data)
+                    return self.state
             except NotFound:
                 continue
-            if self._highest_after(number) is None:
-                self._newest, self._newest_sha256 = records.decode(data, number=number), records.digest(data)
-                return self.state
+            except Corrupt as damage:
+                if (lost := self.look_back(number)).seen:
+                    raise explain(lost, damage) from None
+                # It was read wrong, and is sound.
         raise Unavailable("the log grows faster than it can be read", code="log.busy", hint="try again")
 
     def append(self, decide: Decide, *, generation: int | None = None) -> State:
@@ -95,6 +106,65 @@ class Log:
             pause_s = min(2 * pause_s + 0.02, 2.0)
             stale = True
 
+    def trim(self) -> int:
+        """Delete all records but the newest thousand, and return how many went.
+
+        Rule 12: a listing alone says which. It may be old when the deletes come, and another trimmer may have been
+        faster: what was old stays old, and so does what a writer that slept has put where an old record was.
+        """
+        self._trimmed_at = self.number
+        old = sorted(record_numbers(entry.key for entry in self._store.list(LOG)))[: -self.kept_records]
+        if old:
+            self._store.delete([record_key(number) for number in old])
+            reach("trim.after")
+        return len(old)
+
+    def trim_if_due(self) -> int:
+        """Trim when the log has grown, since the last time, by a quarter of what stays: most appends are free of it."""
+        return self.trim() if 4 * (self.number - self._trimmed_at) >= self.kept_records else 0
+
+    def look_back(self, number: int) -> Lost:
+        """Look at what there is before a newest record that is damaged."""
+        return look_back(self._store, number, kept_records=self.kept_records)
+
+    def repair(self, lost: Lost, change: Repair) -> bool:
+        """Append after the damaged records, on the state before them; False when somebody else was first.
+
+        Rule 13: the number after the newest is created, as always. So a driver that knows the newest record from
+        before its damage may be first, and the log is sound again; or it finds this record, and is fenced.
+        """
+        if lost.before is None:
+            raise ValueError("there is no record to go on from")
+        for damaged, fingerprint in lost.seen.items():
+            if read_record(self._store, damaged)[0] != fingerprint:
+                raise Unavailable(
+                    f"record {damaged} is not read as it was before",
+                    code="repair.unsteady",
+                    hint="the store, or the way to it, damages what is read: mend that first. Nothing was repaired",
+                )
+        number, append_id = lost.number + 1, self._world.random_id()
+        state = states.apply(lost.before.state, change, number=number, append_id=append_id, at_ms=self._world.now_ms())
+        data = records.encode(
+            Record(
+                version=records.VERSION,
+                number=number,
+                append_id=append_id,
+                previous_sha256=lost.before_sha256,
+                change=change,
+                state=state,
+            )
+        )
+        deadline, pause_s = self._world.monotonic() + self._settings.total_timeout_s, 0.0
+        while True:
+            try:
+                # The answer may be lost, or a retry find what the first try wrote: the bytes tell whose record it is.
+                return self._store.create(record_key(number), data) or self._store.get(record_key(number)) == data
+            except Unavailable as error:
+                if self._world.monotonic() >= deadline or error.code in ("store.denied", "store.full"):
+                    raise
+            self._world.sleep(pause_s)
+            pause_s = min(2 * pause_s + 0.02, 2.0)
+
     @contextmanager
     def unless_fenced(self, generation: int) -> Iterator[None]:
         """Tell missing or damaged objects from those that a newer driver has retired: that one is a conflict."""
@@ -118,7 +188,11 @@ class Log:
         )
         data = records.encode(record)
         if len(data) > records.MAX_RECORD_BYTES:
-            raise InvalidInput("the pipeline's state has outgrown a record", code="log.state_too_large")
+            raise InvalidInput(
+                f"the record would take {len(data)} bytes, and {records.MAX_RECORD_BYTES} is the most that one can",
+                code="log.state_too_large",
+                hint="make it smaller: slackwater savepoint delete URL LABEL, slackwater forget URL --keep-last N",
+            )
         if not self._store.create(record_key(number), data) or self._highest_after(number) is not None:
             return False
         self._newest, self._newest_sha256 = record, records.digest(data)

@@ -8,11 +8,11 @@ when the head is damaged in ``fallback.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from .artifacts import Holdings, get_artifacts
+from .artifacts import Holdings, Write, get_artifacts
 from .checkpointer import CommittingSink, drive_sinks, find_absent
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from .failpoints import reach
@@ -127,6 +127,6 @@ def _redrive(
     return None if settled else settlement
 
 
-def restore(store: Store, head: Manifest, settings: Settings, write: Callable[[str, bytes], None]) -> Holdings:
+def restore(store: Store, head: Manifest, settings: Settings, write: Write) -> Holdings:
     """Hand every file of the checkpoint, verified, to ``write``."""
     return get_artifacts(store, head, settings, write)

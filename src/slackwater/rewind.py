@@ -73,7 +73,7 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
 def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
     """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
     manifest = load_manifest(store, entry)
-    restore(store, manifest, settings, lambda path, data: None)
+    restore(store, manifest, settings, lambda path, parts: None)
     return manifest
 
 
@@ -90,7 +90,9 @@ def newest_verified(
     ``try_out`` may ask for more: it restores a checkpoint, and raises what is wrong with it.
     """
     for entry in reversed(state.branch):
-        if below is None or entry.epoch < below:
+        # What a repair went back to may still be open: then only the repair itself, the head, can settle it.
+        settled = entry.epoch <= state.settled_epoch or entry is state.head
+        if settled and (below is None or entry.epoch < below):
             with suppress(*DAMAGE):
                 if try_out is None:
                     verify_restorable(store, entry, settings)
@@ -115,9 +117,9 @@ def plan_rollback(
 ) -> RollbackPlan:
     """Plan what a rollback does; ``open_sink`` gives what the sinks are asked through."""
     target, head = find_target(state, to_epoch), cast(LiveCheckpoint, state.head)
-    manifest, newest = load_manifest(store, target), _load_if_sound(store, head)
-    outputs = _sinks_since(store, state, manifest)
-    _check_keep(keep, outputs)
+    manifest, newest = load_manifest(store, target), load_if_sound(store, head)
+    outputs = sinks_since(store, state, manifest)
+    check_keep(keep, outputs)
     before, undone = newest.rollback if newest else None, epochs_after(state, target.epoch)
     return RollbackPlan(
         head_epoch=head.epoch,
@@ -130,7 +132,7 @@ def plan_rollback(
         running=state.release_append_id is None,
         done=target is head
         or (before is not None and before.to_epoch == target.epoch and set(keep) == set(before.keep)),
-        sinks=[_plan_sink(name, output, open_sink, target.epoch, name in keep) for name, output in outputs.items()],
+        sinks=[plan_sink(name, output, open_sink, target.epoch, name in keep) for name, output in outputs.items()],
         sources=[
             SourcePlan(
                 name=name,
@@ -156,8 +158,8 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
             # Somebody may have forgotten it meanwhile: that is no damage.
             find_target(cast(State, log.read()), to_epoch)
             raise
-    outputs = _sinks_since(store, state, content)
-    _check_keep(keep, outputs)
+    outputs = sinks_since(store, state, content)
+    check_keep(keep, outputs)
     document = msgspec.structs.replace(
         content,
         checkpoint_id=world.checkpoint_id(),
@@ -188,22 +190,22 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
     return state
 
 
-def _sinks_since(store: Store, state: State, target: Manifest) -> dict[str, SinkOutput]:
+def sinks_since(store: Store, state: State, target: Manifest) -> dict[str, SinkOutput]:
     """Name every sink that may have rows of the epochs to be undone, as far as their manifests can be read."""
     outputs = dict(target.sinks)
     for entry in state.live:
-        if entry.epoch > target.epoch and (manifest := _load_if_sound(store, entry)) is not None:
+        if entry.epoch > target.epoch and (manifest := load_if_sound(store, entry)) is not None:
             outputs |= manifest.sinks
     return {name: msgspec.structs.replace(output, descriptors=[]) for name, output in sorted(outputs.items())}
 
 
-def _load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
+def load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
     with suppress(*DAMAGE):
         return load_manifest(store, entry)
     return None
 
 
-def _check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> None:
+def check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> None:
     if unknown := set(keep) - outputs.keys():
         raise InvalidInput(
             f"the pipeline has no sink named {min(unknown)!r}",
@@ -212,7 +214,7 @@ def _check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> Non
         )
 
 
-def _plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int, keep: bool) -> SinkPlan:
+def plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int, keep: bool) -> SinkPlan:
     action: Literal["undo", "keep", "refuse"] = "undo"
     if keep or not output.can_undo:
         action = "keep"

@@ -71,7 +71,16 @@ ROLLBACK = {
 UNDO = ["delta.undo.after", "files.undo.before", "files.undo.entry", "files.undo.between"]
 END = ["release.before", "release.after"]
 # Killed where they are tested: forgetting needs neither the demo's pipeline nor one that was running.
-ELSEWHERE = {"forget.retire.before", "forget.retire.after", "forget.deleted.after"}
+# Trimming needs a long log.
+ELSEWHERE = {
+    "repair.manifest.before",
+    "repair.manifest.after",
+    "repair.append.after",
+    "forget.retire.before",
+    "forget.retire.after",
+    "forget.deleted.after",
+    "trim.after",
+}
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 HEAVY = {"obstore", "pyspark", "pyarrow", "deltalake", "pandas", "rich", "msgspec", "lz4"}
 COMMANDS = [
     [], ["pipelines"], ["list"], ["show"], ["verify"], ["savepoint"], ["savepoint", "create"], ["savepoint", "list"],
-    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["copy"], ["probe"], ["run"],
+    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["copy"], ["probe"], ["run"],
 ]  # fmt: skip
 NOWHERE = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "us-east-1"}
 
@@ -174,6 +174,16 @@ def test_an_empty_store_is_no_error(tmp_path):
     done = slackwater("pipelines", tmp_path)
     assert (done.returncode, done.stdout) == (0, "") and "no pipelines" in done.stderr
     assert answer("pipelines", tmp_path)["pipelines"] == []
+
+
+def test_a_store_that_is_not_there_exits_10(tmp_path):
+    assert "no folder" in refusal("pipelines", tmp_path / "typo", code=10)
+    assert "no folder" in refusal("pipelines", (tmp_path / "a typo").as_uri(), code=10)
+
+
+def test_a_pipeline_where_a_store_belongs_is_told_with_the_command_to_run(store, url):
+    told = refusal("pipelines", url, code=2)
+    assert "store.is_pipeline" in told and f"slackwater list {url}; its store is {store}" in told
 
 
 def test_a_hostile_name_never_reaches_the_terminal(store):
@@ -403,6 +413,25 @@ def test_a_savepoint_is_created_listed_and_deleted(url):
     assert answer("verify", url, "--read-data")["sound"]
 
 
+def test_a_savepoint_of_an_undone_epoch_is_marked(url):
+    for epoch in (4, 6):
+        answer("savepoint", "create", url, f"of-{epoch}", "--at", epoch)
+    answer("rollback", url, "--to", "5", "--yes")
+    undone = {savepoint["label"]: savepoint["undone"] for savepoint in answer("savepoint", "list", url)["savepoints"]}
+    assert undone == {"of-4": False, "of-6": True}
+    rows = lines("savepoint", "list", url)
+    assert not rows[1].endswith("undone") and rows[2].endswith("undone")
+
+
+def test_damage_to_an_undone_epoch_is_an_error_that_says_so(url):
+    answer("rollback", url, "--to", "5", "--yes")
+    (victim,) = (path for path in Path(url).rglob("manifest.json") if path.parent.name == ids(url)[6])
+    flip(victim)
+    (finding,) = answer("verify", url, code=13)["findings"]
+    assert (finding["severity"], finding["epochs"], finding["undone"]) == ("error", [6], [6])
+    assert "  6 (undone)  " in next(line for line in lines("verify", url, code=13) if line.startswith("error"))
+
+
 def test_a_label_that_is_taken_exits_11_with_the_command_that_lists_them(url):
     lines("savepoint", "create", url, "monday")
     stderr = refusal("savepoint", "create", url, "monday", "--at", "4", code=11)
@@ -490,6 +519,10 @@ def test_a_reader_that_leaves_early_causes_no_noise(url):
         assert process.stdout is not None and process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
+    assert process.returncode == 141
+    done = finish(["bash", "-c", '"$@" | head -1; echo "${PIPESTATUS[@]}"', "sh", *command("show", url, "--json")])
+    assert done.stdout.startswith(b"{\n") and done.stderr == b""
+    assert done.stdout.split()[1:] in ([b"0", b"0"], [b"141", b"0"]), "all was read at once, or not"
 
 
 def closing(stream: str, *args: object) -> subprocess.CompletedProcess[bytes]:

@@ -21,6 +21,7 @@ from slackwater.formats.changes import (
     Label,
     Packed,
     Release,
+    Repair,
     Retire,
     Rollback,
     Settlement,
@@ -173,6 +174,18 @@ def golden_rollback() -> Manifest:
     )
 
 
+def golden_repair() -> Manifest:
+    """A repair that goes back to the golden manifest's checkpoint, which not every sink has yet."""
+    return msgspec.structs.replace(
+        golden_rollback(),
+        epoch=7,
+        parent_id=IDS[2],
+        rollback=RolledBack(to_epoch=2, to_id=IDS[2], keep=[], unsettled=True),
+        sink_names=["totals"],
+        sinks=golden_manifest().sinks,
+    )
+
+
 def entry(epoch: int, /, **fields: Any) -> LiveCheckpoint:
     made = LiveCheckpoint(
         epoch=epoch,
@@ -293,6 +306,41 @@ def golden_records() -> dict[str, Record]:
         ),
         "deleted": record(6, Deleted(epochs=[1]), msgspec.structs.replace(third, retired=[])),
         "rollback": record(5, rollback(4, 2), rolled_back),
+        # Record 6 was damaged; epoch 3 was open, and is committed first.
+        "repair": record(
+            7,
+            Repair(
+                driver="host:1 repair",
+                from_number=5,
+                epoch=5,
+                checkpoint_id=IDS[4],
+                manifest_sha256=f"{4:064x}",
+                manifest_size_bytes=1004,
+                parent_id=IDS[3],
+                to_epoch=3,
+                retire=[3],
+            ),
+            msgspec.structs.replace(
+                third,
+                generation=7,
+                claim_append_id=APPENDS[7],
+                release_append_id=APPENDS[7],
+                epoch=5,
+                live=[
+                    entry(2),
+                    entry(
+                        4,
+                        epoch=5,
+                        parent_id=IDS[3],
+                        created_at_ms=3000,
+                        append_id=APPENDS[7],
+                        rollback_to=3,
+                        repair=True,
+                    ),
+                ],
+                retired=[gone, RetiredCheckpoint(epoch=3, checkpoint_id=IDS[3], manifest_sha256=f"{3:064x}")],
+            ),
+        ),
         "release-of-a-dropped-sink": record(
             6,
             Release(generation=1, settled=dropped, deleted=[]),
@@ -316,6 +364,7 @@ def main() -> None:
     files = {
         "good/manifest.json": manifest.encode(golden_manifest()),
         "good/manifest-rollback.json": manifest.encode(golden_rollback()),
+        "good/manifest-repair.json": manifest.encode(golden_repair()),
         **{f"good/record-{name}.json": records.encode(record) for name, record in golden_records().items()},
         **{f"good/batch-{name}.lcb": batch.encode(entries) for name, entries in BATCHES.items()},
     }

@@ -12,7 +12,16 @@ from slackwater.errors import SlackwaterError
 from slackwater.formats import batch, manifest, records
 from tests.golden.broken import decode, refusal_of
 from tests.golden.lcb1 import Item, write
-from tests.golden.samples import BATCHES, FOLDER, IDS, golden_manifest, golden_records, golden_rollback, sha256
+from tests.golden.samples import (
+    BATCHES,
+    FOLDER,
+    IDS,
+    golden_manifest,
+    golden_records,
+    golden_repair,
+    golden_rollback,
+    sha256,
+)
 
 GOOD = FOLDER / "good"
 SPEC = Path(__file__).parents[2] / "docs" / "spec"
@@ -25,11 +34,20 @@ BROKEN = {
 
 def test_every_committed_file_is_read_by_a_test():
     names = {f"record-{name}.json" for name in golden_records()} | {f"batch-{name}.lcb" for name in BATCHES}
-    assert {path.name for path in GOOD.iterdir()} == names | {"manifest.json", "manifest-rollback.json"}
+    assert {path.name for path in GOOD.iterdir()} == names | {
+        "manifest.json",
+        "manifest-rollback.json",
+        "manifest-repair.json",
+    }
 
 
 @pytest.mark.parametrize(
-    ("name", "golden"), [("manifest.json", golden_manifest()), ("manifest-rollback.json", golden_rollback())]
+    ("name", "golden"),
+    [
+        ("manifest.json", golden_manifest()),
+        ("manifest-rollback.json", golden_rollback()),
+        ("manifest-repair.json", golden_repair()),
+    ],
 )
 def test_a_golden_manifest_is_read_and_written_to_the_byte(name, golden):
     data = (GOOD / name).read_bytes()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unsupported
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats import sealed
 from slackwater.pipeline.sinks.files import FileSink
 from slackwater.pipeline.sinks.files_reader import read_committed
@@ -189,7 +189,12 @@ def test_only_files_of_ours_are_committed_files(bench: Bench) -> None:
     bench.sink().commit([bench.stage_by_hand(new_attempt(), 1)], 1)
     pq.write_table(pa.table({"id": [99]}), bench.root / "foreign.parquet")
     assert bench.rows() == [1]
-    assert read_committed(bench.root / "nothing here") == []
+
+
+def test_a_folder_that_is_not_there_has_no_committed_files_to_list(bench: Bench) -> None:
+    with pytest.raises(NotFound) as caught:
+        read_committed(bench.root / "nothing here")
+    assert caught.value.code == "sink.no_folder" and "nothing here" in str(caught.value)
 
 
 def test_a_reader_sees_whole_epochs_while_they_are_committed(bench: Bench) -> None:

@@ -323,6 +323,26 @@ def test_a_rollback_takes_rows_back_out_of_both_sinks_and_they_come_again(spark:
     equals_the_oracle(tmp_path)
 
 
+def test_a_damaged_newest_record_stops_the_start_until_it_is_repaired(spark: SparkSession, tmp_path: Path) -> None:
+    writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
+    url, log = str(tmp_path / "store" / "payments"), tmp_path / "store" / "payments" / "log"
+    max(log.iterdir()).unlink()  # the release: now the newest record is a checkpoint that both sinks have
+    newest = max(log.iterdir())
+    newest.write_bytes(newest.read_bytes().replace(b'"epoch"', b'"epocH"', 1))
+    with pytest.raises(sw.Corrupt, match="may have been checkpoint 7") as raised:
+        writer(spark, tmp_path).trigger(availableNow=True).start()
+    assert raised.value.code == "log.corrupt" and "slackwater repair URL" in str(raised.value)
+    plan = sw.repair(url)
+    assert plan is not None and (plan.to_epoch, plan.epoch, plan.unsettled) == (6, 8, True)
+    assert [(sink.name, sink.action) for sink in plan.sinks] == [("delta", "undo"), ("files", "undo")]
+    query = writer(spark, tmp_path).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert sw.plan_repair(url) is None
+    state = open_log(tmp_path).read()
+    assert state is not None and state.settled_epoch == state.epoch > 8
+    equals_the_oracle(tmp_path)
+
+
 def test_a_session_with_wrong_settings_is_told_each_line_that_mends_it(spark: SparkSession, tmp_path: Path) -> None:
     own = spark.newSession()
     own.conf.set("spark.sql.streaming.stateStore.checkpointFormatVersion", "1")
@@ -402,7 +422,7 @@ ELSEWHERE = {
     "formats/query.py:_stand_in",
     "formats/query.py:_join",
     "formats/states.py:_apply_unlabel",
-    "formats/records.py:_corrupt",
+    "formats/states.py:_does_not_follow",
 }
 
 

@@ -18,14 +18,15 @@ ORDER = [
     {"formats"},
     {"durable"},
     {"store"},
-    {"artifacts", "log"},
+    {"artifacts", "lost"},
+    {"log"},
     {"labels"},
     {"checkpointer"},
     {"recovery"},
     {"retention", "rewind"},
-    {"fallback", "forget"},
+    {"fallback", "forget", "repairing"},
     {"inspect"},
-    {"laminar"},
+    {"laminar", "library"},
     {"spark"},
     {"pipeline"},
     {"cli", "testing"},
@@ -33,7 +34,7 @@ ORDER = [
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 # Foreign packages with a fence around them: who may import them.
-ONLY_IN = {"obstore": {"store"}, "pyspark": {"spark", "pipeline", "testing"}}
+ONLY_IN = {"obstore": {"store", "testing"}, "pyspark": {"spark", "pipeline", "testing"}}
 # The formats are pure: no I/O, no clock, no randomness.
 NEVER_IN = {"formats": {"os", "time", "random", "secrets", "uuid_utils", "obstore", "pyspark", "pathlib"}}
 

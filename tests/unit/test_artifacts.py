@@ -105,7 +105,7 @@ def put(
 
 def get(store: Store, manifest: Manifest, settings: Settings = MIXED) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
-    get_artifacts(store, manifest, settings, files.__setitem__)
+    get_artifacts(store, manifest, settings, lambda path, parts: files.update({path: b"".join(parts)}))
     return files
 
 
@@ -183,7 +183,7 @@ def test_what_the_parent_holds_is_referenced_and_not_stored_again():
 def test_what_was_restored_can_be_referenced_by_the_next_checkpoint():
     store = open_store("memory:")
     first = put(store, cut_of({0: [300], 1: [5000]}))
-    holdings = get_artifacts(store, first, MIXED, lambda path, data: None)
+    holdings = get_artifacts(store, first, MIXED, lambda path, parts: None)
     before = store.requests.snapshot()
     second = put(store, cut_of({0: [300], 1: [5000]}, version=2), 2, holdings)
     assert (store.requests.snapshot() - before).puts == 0
@@ -260,7 +260,7 @@ def test_B11_an_entry_of_a_batch_with_a_hostile_path_is_refused(path):
     written: dict[str, bytes] = {}
     hostile = with_batch(store, manifest, write([Item(path, b"evil")]))
     with pytest.raises(Corrupt) as caught:
-        get_artifacts(store, hostile, MIXED, written.__setitem__)
+        get_artifacts(store, hostile, MIXED, lambda path, parts: written.update({path: b"".join(parts)}))
     assert (caught.value.code, written) == ("layout.hostile_path", {})
 
 

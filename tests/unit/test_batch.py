@@ -103,6 +103,12 @@ def test_D7_a_key_is_there_once():
         batch.decode_index(write([Item(b"a", b"1"), Item(b"a", b"2")]))
 
 
+def test_what_is_told_of_a_packed_batch_is_what_its_index_says():
+    data, index = batch.pack({"b": b"x" * 5000, "a": b"", "ü": bytes(range(256))})
+    assert index == batch.decode_index(data)
+    assert list(index) == list(batch.decode_index(data))
+
+
 def test_D11_a_damaged_entry_is_named_and_the_others_can_still_be_read():
     data = bytearray(batch.encode({"a": b"first", "b": b"second"}))
     index = batch.decode_index(bytes(data))

@@ -30,7 +30,7 @@ POINTS = ["claim.before", "claim.after", "artifacts.after", "manifest.after", "a
 
 def files_of(pipeline: Pipeline) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    restore(pipeline.store, head_of(pipeline), Settings(), found.__setitem__)
+    restore(pipeline.store, head_of(pipeline), Settings(), lambda path, parts: found.update({path: b"".join(parts)}))
     return found
 
 

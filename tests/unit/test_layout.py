@@ -14,9 +14,11 @@ from slackwater.formats.layout import (
     LatestKey,
     ManifestKey,
     RecordKey,
+    are_artifact_keys,
     artifact_key,
     batch_key,
     check_path,
+    check_paths,
     checkpoint_folder,
     format_name,
     manifest_key,
@@ -48,6 +50,7 @@ def test_A1_A3_every_key_is_exactly_this_and_parses_back(key):
     built, parsed = KEYS[key]
     assert built == key
     assert parse_key(key) == parsed
+    assert are_artifact_keys([artifact_key(ID, "x", 0, "snap"), key]) == isinstance(parsed, ArtifactKey)
 
 
 def test_A1_A2_all_that_a_checkpoint_writes_lies_in_its_folder_and_goes_with_it():
@@ -100,6 +103,7 @@ def test_a_foreign_key_is_refused(key):
     with pytest.raises(Corrupt) as caught:
         parse_key(key)
     assert caught.value.code in ("layout.foreign_key", "layout.foreign_name")
+    assert not are_artifact_keys([artifact_key(ID, "a", 0, "snap"), key, artifact_key(ID, "a", 2, "snap")])
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "a\0b", "\x7f", "\ud800"])
@@ -156,6 +160,8 @@ def test_A11_keys_are_relative_so_that_a_pipeline_can_be_moved():
 @pytest.mark.parametrize("path", ["a", "state/0/0/1_u.zip", "offsets/0", "a b/ü", "..a/b..", "a" * 1024])
 def test_a_plain_relative_path_passes(path):
     assert check_path(path) == path
+    check_paths(["a", path, "b"])
+    check_paths([])
 
 
 @pytest.mark.parametrize(
@@ -183,6 +189,10 @@ def test_B11_a_path_that_could_leave_its_folder_is_refused(path):
     with pytest.raises(Corrupt) as caught:
         check_path(path)
     assert caught.value.code == "layout.hostile_path"
+    for paths in ([path], ["a", path, "b"]):
+        with pytest.raises(Corrupt) as caught:
+            check_paths(paths)
+        assert caught.value.code == "layout.hostile_path"
 
 
 def test_a_checkpoint_id_that_is_a_path_builds_no_key():

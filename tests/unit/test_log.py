@@ -339,7 +339,7 @@ def test_an_oversized_object_in_the_place_of_a_record_is_refused_unread(store):
     store.put(record_key(1), b" " * (records.MAX_RECORD_BYTES + 1))
     with pytest.raises(Corrupt) as caught:
         open_log(store).read()
-    assert caught.value.code == "store.too_large"
+    assert caught.value.code == "log.corrupt" and caught.value.details["damaged"] == [1]
 
 
 def test_stray_files_in_the_folder_decide_nothing(store):

@@ -112,6 +112,24 @@ def test_A7_no_file_is_named_without_length_and_digest():
         assert caught.value.code == "manifest.malformed"
 
 
+@pytest.mark.parametrize("wrong", ["A" * 64, "g" * 64, "ü" * 64, "0" * 63 + "\n", "0" * 63, "0" * 65, ""])
+def test_a_digest_that_is_none_is_neither_read_nor_written(wrong):
+    """Digests come by the thousands and are looked at together: one wrong one among good ones is found."""
+    places = [("objects", number) for number in range(len(GOOD.objects)) if GOOD.objects[number].sha256]
+    places += [("files", number) for number in range(len(GOOD.files))]
+    assert {where for where, _ in places} == {"objects", "files"}
+    for where, number in places:
+        entries = list(getattr(GOOD, where))
+        entries[number] = msgspec.structs.replace(entries[number], sha256=wrong)
+        bad = changed(**{where: entries})
+        with pytest.raises(InvalidInput) as unwritable:
+            encode(bad)
+        assert unwritable.value.code == "manifest.unwritable"
+        with pytest.raises(Corrupt) as caught:
+            vouched(msgspec.json.encode(bad, order="sorted"))
+        assert caught.value.code == "manifest.malformed"
+
+
 def test_A7_sizes_must_add_up():
     with pytest.raises(Corrupt) as caught:
         encode(changed(total_size_bytes=GOOD.total_size_bytes + 1))

@@ -51,6 +51,11 @@ def test_values_may_be_text_as_in_pyspark():
         ("interval_s", -1, "option.out_of_bounds"),
         ("interval_s", 86401, "option.out_of_bounds"),
         ("interval_s", "nan", "option.out_of_bounds"),
+        ("interval_s", "5 seconds", "option.bad_value"),
+        ("interval_s", None, "option.bad_value"),
+        ("keep_last", "2.5", "option.out_of_bounds"),
+        ("keep_last", "0", "option.out_of_bounds"),
+        ("total_timeout_s", 0, "option.out_of_bounds"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(key, value, code):
@@ -58,3 +63,15 @@ def test_a_value_that_cannot_be_is_named(key, value, code):
         parse_options({"store": "/x", key: value})
     assert raised.value.code == code
     assert code.startswith(("metrics", "name")) or key in str(raised.value)
+
+
+def test_a_setting_is_refused_in_words_that_say_what_it_can_be():
+    with pytest.raises(sw.InvalidInput) as raised:
+        parse_options({"store": "/x", "interval_s": "5 seconds"})
+    told = raised.value
+    assert told.message == "the option interval_s cannot be '5 seconds': it is a number of seconds, from 0 to 86400"
+    assert told.hint == 'write it without a unit, like .option("interval_s", 0), which is the default'
+    with pytest.raises(sw.InvalidInput, match="a whole number of bytes, from 1 to 67108864"):
+        parse_options({"store": "/x", "object_min_bytes": "1 MiB"})
+    with pytest.raises(sw.InvalidInput, match="a number of seconds, from above 0 to 86400"):
+        parse_options({"store": "/x", "total_timeout_s": "soon"})

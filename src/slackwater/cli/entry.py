@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -23,15 +24,27 @@ from .options import Invocation
 from .text import note, plain
 
 INTERRUPTED = 130
+READER_LEFT = 141  # as of a command that SIGPIPE has ended
 COMMANDS = (
-    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "copy", "probe", "run",
+    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "repair", "copy", "probe",
+    "run",
 )  # fmt: skip
 _GRACE_S = 2.0
 _untold = threading.Lock()
 
 
+class _ReaderLeft(Exception):
+    """Whoever read stdout has closed it."""
+
+
 class _Commands(click.Group):
     """The commands, one file each, imported when they are asked for."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderLeft from error  # click would exit with 1
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -87,10 +100,10 @@ def main(args: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SlackwaterError as error:
         return _fail(error, invocation)
-    except BrokenPipeError:
-        # The reader has left, as head does. Python would complain once more when it flushes at the end.
+    except (BrokenPipeError, _ReaderLeft):
+        # As head does. Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return READER_LEFT
     except Exception as error:
         message = " ".join(f"{type(error).__name__}: {error}".split())
         hint = "set SLACKWATER_TRACEBACK=1 to see where it was raised"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -12,6 +12,7 @@ from .text import format_time, note
 if TYPE_CHECKING:
     from ..formats.states import LiveCheckpoint
     from ..inspect.pipelines import Pipeline
+    from ..labels import PassedOver
     from ..settings import Settings
 
 VARIABLE = "SLACKWATER_PIPELINE"
@@ -74,11 +75,18 @@ def open_pipeline(url: str, timeout_s: float) -> Pipeline:
 
 
 def resolve(pipeline: Pipeline, ref: str) -> LiveCheckpoint:
-    """Find the checkpoint that a command names; say which one a time has led to."""
+    """Find the checkpoint that a command names; say which one a time has led to, and what that has passed over."""
     from .. import labels  # noqa: PLC0415
 
     entry = labels.resolve(pipeline.state, ref)
     if ref.startswith("@"):
         zone = "" if labels.parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
         note(f"note: {ref}{zone} is epoch {entry.epoch}, made at {format_time(entry.created_at_ms)}")
+        tell_passed_over(labels.passed_over(pipeline.state, ref, entry))
     return entry
+
+
+def tell_passed_over(passed: Sequence[PassedOver]) -> None:
+    """Say which checkpoints were not taken, and why."""
+    for one in passed:
+        note(f"note: epoch {one.epoch} was passed over: {one.reason}")

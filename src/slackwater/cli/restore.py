@@ -1,13 +1,26 @@
-"""``slackwater restore``: a checkpoint as a directory that plain Spark starts from."""
+"""``slackwater restore``: a checkpoint as a directory, which plain Spark starts from if it is Spark's."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import at_option, make_settings, open_pipeline, resolve, store_options, url_argument
+from .options import (
+    at_option,
+    make_settings,
+    open_pipeline,
+    resolve,
+    store_options,
+    tell_passed_over,
+    url_argument,
+)
 from .text import count, format_size, plain, print_fields, print_json
+
+if TYPE_CHECKING:
+    from ..formats.manifest import Manifest
+    from ..formats.states import LiveCheckpoint
 
 
 @click.command("restore")
@@ -18,38 +31,60 @@ from .text import count, format_size, plain, print_fields, print_json
 def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float) -> None:
     """Restore a checkpoint into a fresh directory.
 
-    Every byte is verified. The directory is a checkpointLocation of Spark; a checkpoint that was copied in comes as
-    its files. The pipeline itself is not changed.
+    Every byte is verified. The directory is a checkpointLocation of Spark; a checkpoint that was copied in, or that a
+    program without Spark made, comes as its files. The pipeline itself is not changed. REF may also be newest-verified:
+    the newest checkpoint that can be restored. What was passed over is told, with the reason.
 
     \b
     Examples:
       slackwater restore s3://bucket/slackwater/orders --to /tmp/orders
       slackwater restore s3://bucket/slackwater/orders --to /tmp/orders --at before-upgrade
+      slackwater restore s3://bucket/slackwater/orders --to /tmp/orders --at newest-verified
     """
     from pathlib import Path  # noqa: PLC0415
 
+    from ..inspect.checkpoints import newest_restorable  # noqa: PLC0415
+    from ..labels import LATEST_REF, NEWEST_VERIFIED, passed_over  # noqa: PLC0415
     from ..recovery import load_manifest  # noqa: PLC0415
     from ..spark.hydrate import hydrate, write_files  # noqa: PLC0415
 
-    pipeline = open_pipeline(url, timeout_s)
-    entry = resolve(pipeline, ref)
-    target = Path(directory).absolute()
+    pipeline, target = open_pipeline(url, timeout_s), Path(directory).absolute()
+
+    def restore(entry: LiveCheckpoint) -> None:
+        manifest = load_manifest(pipeline.store, entry)
+        write = write_files if _whose(manifest) else hydrate
+        write(pipeline.store, manifest, target, make_settings(timeout_s))
+
+    if ref == NEWEST_VERIFIED:
+        entry, passed = newest_restorable(pipeline, restore)
+        tell_passed_over(passed)
+    else:
+        entry = resolve(pipeline, ref)
+        passed = passed_over(pipeline.state, ref, entry)
+        if ref == LATEST_REF:
+            tell_passed_over(passed)
+        restore(entry)
     manifest = load_manifest(pipeline.store, entry)
-    foreign = manifest.origin is not None  # copied in: files, and nothing that Spark could start from
-    (write_files if foreign else hydrate)(pipeline.store, manifest, target, make_settings(timeout_s))
     sizes = [path.stat().st_size for path in target.rglob("*") if path.is_file()]
     if as_json:
         facts = {"pipeline": pipeline.name, "url": url, "epoch": entry.epoch, "checkpoint_id": entry.checkpoint_id}
-        result = {"directory": str(target), "files": len(sizes), "size_bytes": sum(sizes)}
+        result = {"directory": str(target), "files": len(sizes), "size_bytes": sum(sizes), "passed_over": passed}
         print_json({**facts, "micro_batch": manifest.micro_batch, **result})
         return
+    whose = _whose(manifest)
     print_fields(
         {
             "restored": f"epoch {entry.epoch}, checkpoint {entry.checkpoint_id}",
-            "micro-batch": f"{manifest.micro_batch}; "
-            + ("copied in" if foreign else f"Spark goes on with {manifest.micro_batch + 1}"),
+            "micro-batch": f"{manifest.micro_batch}; " + (whose or f"Spark goes on with {manifest.micro_batch + 1}"),
             "written": f"{count(len(sizes), 'file')}, {format_size(sum(sizes))}, every byte verified",
         }
     )
-    if not foreign:
+    if not whose:
         print(f'\nto use it with plain Spark:\n  .option("checkpointLocation", {plain(json.dumps(target.as_uri()))})')
+
+
+def _whose(manifest: Manifest) -> str | None:
+    """Say whose checkpoint it is; None for Spark's, the only one that Spark can start from."""
+    from ..formats.manifest import is_of_program  # noqa: PLC0415
+
+    return "copied in" if manifest.origin is not None else "a program's" if is_of_program(manifest) else None

@@ -81,17 +81,18 @@ def list_all(url: str, as_json: bool, timeout_s: float) -> None:
     if as_json:
         documents = [
             {"label": s.label, "epoch": s.epoch, "checkpoint_id": entries[s.epoch].checkpoint_id,
-             "created_at_ms": s.created_at_ms, "checkpoint_created_at_ms": entries[s.epoch].created_at_ms}
+             "created_at_ms": s.created_at_ms, "checkpoint_created_at_ms": entries[s.epoch].created_at_ms,
+             "undone": entries[s.epoch].undone}
             for s in state.labels
         ]  # fmt: skip
         print_json({"url": url, "savepoints": documents})
     elif state.labels:
         rows = [
             [s.label, str(s.epoch), entries[s.epoch].checkpoint_id, format_time(entries[s.epoch].created_at_ms),
-             format_time(s.created_at_ms), format_age(s.created_at_ms)]
+             format_time(s.created_at_ms), format_age(s.created_at_ms), "undone" if entries[s.epoch].undone else ""]
             for s in state.labels
         ]  # fmt: skip
-        print_table(["LABEL", ">EPOCH", "ID", "CHECKPOINT MADE", "LABELLED", "AGE"], rows)
+        print_table(["LABEL", ">EPOCH", "ID", "CHECKPOINT MADE", "LABELLED", "AGE", "NOTES"], rows)
     else:
         note("no savepoints")
 

@@ -12,7 +12,7 @@ from .options import make_settings, open_pipeline, resolve, store_options, url_a
 from .text import ProgressLine, count, format_size, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..inspect.verification import Verification
+    from ..inspect.verification import Finding, Verification
 
 
 @click.command("verify")
@@ -55,7 +55,7 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
 def _print(result: Verification, read_data: bool) -> None:
     if result.findings:
         rows = [
-            [finding.severity, finding.code, finding.key, ", ".join(map(str, finding.epochs)) or "-", finding.message]
+            [finding.severity, finding.code, finding.key, _name_epochs(finding), finding.message]
             for finding in result.findings
         ]
         print_table(["SEVERITY", "CODE", "OBJECT", "EPOCHS", "PROBLEM"], rows)
@@ -66,3 +66,8 @@ def _print(result: Verification, read_data: bool) -> None:
         f"{count(len(result.epochs), 'checkpoint')}, {count(result.objects, 'object')} ({depth}): "
         + (f"{count(errors, 'error')}" if errors else "sound")
     )
+
+
+def _name_epochs(finding: Finding) -> str:
+    """Name the epochs that need an object; a pipeline does not go on from one that was undone."""
+    return ", ".join(f"{epoch} (undone)" if epoch in finding.undone else str(epoch) for epoch in finding.epochs) or "-"

@@ -49,16 +49,23 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(entries: Mapping[str, bytes]) -> bytes:
     """Encode the entries, sorted by key, so that equal content gives equal bytes."""
+    return pack(entries)[0]
+
+
+def pack(entries: Mapping[str, bytes]) -> tuple[bytes, dict[str, Entry]]:
+    """Encode the entries, and tell what ``decode_index`` would of the bytes."""
     if not 0 < len(entries) <= MAX_ENTRIES:
         raise InvalidInput(f"a batch holds 1 to {MAX_ENTRIES} entries, not {len(entries)}", code="batch.too_many")
-    index, body, offset = bytearray(), [], 0
+    index, body, offset, places = bytearray(), [], 0, list[tuple[bytes, int, int, int, int, bytes]]()
     for key, data in sorted((_encode_key(key), data) for key, data in entries.items()):
         if not 0 < len(key) <= MAX_KEY_BYTES or len(data) > MAX_ENTRY_BYTES:
             raise InvalidInput(f"an entry of {len(data)} bytes does not fit a batch", code="batch.entry_too_large")
         packed = lz4.block.compress(data, store_size=False)
         codec, stored = (_LZ4, packed) if len(packed) < len(data) else (_RAW, data)
         index += _KEY_LENGTH.pack(len(key)) + key
-        index += _ENTRY.pack(codec, offset, len(stored), len(data), hashlib.sha256(data).digest())
+        place = codec, offset, len(stored), len(data), hashlib.sha256(data).digest()
+        index += _ENTRY.pack(*place)
+        places.append((key, *place))
         body.append(stored)
         offset += len(stored)
     if HEADER_BYTES + len(index) + offset > MAX_BATCH_BYTES:
@@ -67,7 +74,14 @@ def encode(entries: Mapping[str, bytes]) -> bytes:
     for stored in body:
         crc = crc32c.crc32c(stored, crc)
     head = _HEAD.pack(MAGIC, VERSION, len(body), 0, len(index), offset, crc)
-    return b"".join((head, _CRC.pack(crc32c.crc32c(index, crc32c.crc32c(head))), index, *body))
+    packed = b"".join((head, _CRC.pack(crc32c.crc32c(index, crc32c.crc32c(head))), index, *body))
+    begin = HEADER_BYTES + len(index)
+    return packed, {
+        (text := key.decode()): Entry(
+            key=text, codec=codec, offset=begin + at, stored_bytes=stored_bytes, size_bytes=size, sha256=digest.hex()
+        )
+        for key, codec, at, stored_bytes, size, digest in places
+    }
 
 
 def _encode_key(key: str) -> bytes:

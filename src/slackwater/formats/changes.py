@@ -114,4 +114,18 @@ class Deleted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     epochs: list[Count]
 
 
-Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release | Retire | Deleted
+class Repair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="repair", tag_field="type"):
+    """Go on from the record ``from_number``: all after it were damaged. A claim, a rollback and a release in one."""
+
+    driver: Annotated[str, Meta(max_length=200)]
+    from_number: Count
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+    to_epoch: Count
+    retire: list[Count]
+
+
+Change = Claim | Checkpoint | Rollback | Label | Unlabel | Release | Retire | Deleted | Repair

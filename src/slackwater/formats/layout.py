@@ -6,7 +6,7 @@ Keys are relative to the pipeline's own folder ``{store}/{pipeline}``, so a pipe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 from urllib.parse import quote, unquote
 
@@ -113,7 +113,8 @@ def batch_key(checkpoint_id: str, number: int) -> str:
 _RECORD = re.compile(r"log/([0-9]{20})\.json")
 _CHECKPOINT = re.compile(r"checkpoints/([^/]+)/(.+)")
 _BATCH = re.compile(r"batches/([0-9]{20})\.lcb")
-_ARTIFACT = re.compile(r"operators/([^/]+)/partition-(0|[1-9][0-9]{0,9})\.(snap|delta)")
+_PARTITION = re.compile(r"partition-(0|[1-9][0-9]{0,9})\.(snap|delta)")
+_ARTIFACT = re.compile(rf"operators/([^/]+)/{_PARTITION.pattern}")
 
 
 def parse_key(key: str) -> Key:
@@ -141,6 +142,17 @@ def parse_key(key: str) -> Key:
     raise Corrupt(f"{key[:120]!r} is not a key of a pipeline's folder", code="layout.foreign_key")
 
 
+def are_artifact_keys(keys: Sequence[str]) -> bool:
+    """Tell whether all of these are keys of artifacts. Many share a folder, and each folder is parsed once."""
+    split = [key.rpartition("/") for key in keys]
+    try:
+        for folder in {folder for folder, _, _ in split}:
+            parse_key(f"{folder}/partition-0.snap")
+    except Corrupt:
+        return False
+    return all(map(_PARTITION.fullmatch, [name for _, _, name in split]))
+
+
 def record_numbers(keys: Iterable[str]) -> list[int]:
     """List the numbers of the records among keys of the log; a stray file is not a record, and decides nothing.
 
@@ -148,6 +160,15 @@ def record_numbers(keys: Iterable[str]) -> list[int]:
     [7]
     """
     return [int(match[1]) for match in map(_RECORD.fullmatch, keys) if match]
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Check many paths, as one text first: that is fast, and nearly always enough."""
+    text = f"/{'/'.join(paths)}/"
+    hostile = any(part in text for part in ("//", "/./", "/../", "\\")) or not text.isprintable()
+    if paths and (hostile or max(map(len, paths)) > MAX_PATH_BYTES // 4):
+        for path in paths:
+            check_path(path)
 
 
 def check_path(path: str) -> str:

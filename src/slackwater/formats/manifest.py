@@ -8,50 +8,56 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import msgspec
 from msgspec import Meta
 
 from ..errors import Corrupt, InvalidInput, Unsupported
 from .ids import CheckpointId, Count, Name, RandomId, Sha256
-from .layout import ArtifactKey, BatchKey, check_path, parse_key
+from .layout import ArtifactKey, BatchKey, are_artifact_keys, check_path, check_paths, parse_key
 from .query import Query
 
 VERSION: Final = 3
+# The file in which a program that is not Spark keeps its offsets, beside its state.
+OFFSETS_FILE = "offsets.json"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
 # A whole number that may be negative or past 2^53 - 1, as text.
+# A SHA-256 of which a manifest may have thousands: that their digits are such is looked at for all of them together.
+Digest = Annotated[str, Meta(min_length=64, max_length=64)]
 WideNumber = Annotated[str, Meta(pattern=r"^(0|-?[1-9][0-9]{0,19})\Z")]
 
 
-class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A stored object that the checkpoint needs, of its own or of an older checkpoint.
 
     A ``batch`` is referenced whole, with its digest; its own index says what is inside. An ``object`` is one
-    partition's files, one after the other: each file that is needed has its range and digest, so the whole needs none.
+    partition's files, one after the other: each file that is needed has its range and digest. The whole has one too,
+    for files that are no longer needed; only what was upgraded from a seed has none.
     """
 
     key: str
     kind: Literal["batch", "object"]
-    sha256: Sha256 | None
+    sha256: Digest | None
     size_bytes: Count
 
 
-class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """One file of the working directory: inline, or in an object at an offset, or in a batch under its path."""
 
     path: str
-    sha256: Sha256
+    sha256: Digest
     size_bytes: Count
     inline: str | None = None
     object: Index | None = None
     offset: Count | None = None
 
 
-class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """The state of one partition of one store: ``files``, and all that the batches hold below ``path``."""
 
     partition: Index
@@ -89,12 +95,16 @@ class SinkOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     descriptors: list[dict[str, Any]]
 
 
-class RolledBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a rollback: the checkpoint whose content this one has, and the sinks that keep their rows all the same."""
+class RolledBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a rollback: the checkpoint whose content this one has, and the sinks that keep their rows all the same.
+
+    ``unsettled``, of a repair alone: sinks may lack the target's output, so its descriptors are here, committed first.
+    """
 
     to_epoch: Count
     to_id: CheckpointId
     keep: list[Name]
+    unsettled: bool = False
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,7 +159,7 @@ def encode(manifest: Manifest) -> bytes:
     validate(manifest)
     try:
         data = msgspec.json.encode(manifest, order="sorted")
-        _decoder.decode(data)
+        _decode(data)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the manifest could not be read again: {error}", code="manifest.unwritable") from None
     if len(data) > MAX_MANIFEST_BYTES:
@@ -169,15 +179,16 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
             checkpoint_id=checkpoint_id,
         )
     try:
-        version = _version_decoder.decode(data).version
-        if version != VERSION:
-            raise Unsupported(
-                f"the manifest has version {version}, this release reads {VERSION}",
-                code="manifest.unknown_version",
-                hint="use the release that wrote it, or a newer one",
-            )
-        manifest = _decoder.decode(data)
+        manifest = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            version = _version_decoder.decode(data).version
+            if version != VERSION:
+                raise Unsupported(
+                    f"the manifest has version {version}, this release reads {VERSION}",
+                    code="manifest.unknown_version",
+                    hint="use the release that wrote it, or a newer one",
+                ) from None
         raise Corrupt(f"the manifest does not decode: {error}", code="manifest.malformed") from None
     if manifest.checkpoint_id != checkpoint_id:
         raise Corrupt(f"the manifest of {checkpoint_id} names {manifest.checkpoint_id}", code="manifest.wrong_id")
@@ -185,39 +196,51 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
     return manifest
 
 
+def _decode(data: bytes) -> Manifest:
+    manifest = _decoder.decode(data)
+    digests = [entry.sha256 for entry in manifest.objects if entry.sha256 is not None]
+    digests += [file.sha256 for file in all_files(manifest)]
+    if "".join(digests).encode().translate(None, b"0123456789abcdef"):
+        raise msgspec.ValidationError("Expected SHA-256 digests in lower-case hex")
+    return manifest
+
+
 def validate(manifest: Manifest) -> None:
     """Check what the types cannot say: that every reference leads somewhere, and nothing is there twice."""
 
+    def fail(what: str) -> NoReturn:
+        raise Corrupt(f"the manifest of {manifest.checkpoint_id} {what}", code="manifest.inconsistent")
+
     def need(holds: bool, what: str) -> None:
         if not holds:
-            raise Corrupt(f"the manifest of {manifest.checkpoint_id} {what}", code="manifest.inconsistent")
+            fail(what)
 
+    # What is there by the thousands is looked at without a call for each.
     keys = [entry.key for entry in manifest.objects]
     need(len(set(keys)) == len(keys), "names an object twice")
+    artifacts_named = are_artifact_keys([entry.key for entry in manifest.objects if entry.kind == "object"])
     for entry in manifest.objects:
+        if entry.kind == "object" and artifacts_named:
+            continue
         key = parse_key(entry.key)
         need(isinstance(key, BatchKey if entry.kind == "batch" else ArtifactKey), f"misnames the object {entry.key}")
-        need((entry.sha256 is None) == (entry.kind == "object"), f"misses the digest of {entry.key}")
+        need(entry.sha256 is not None or entry.kind == "object", f"misses the digest of {entry.key}")
     files = all_files(manifest)
-    need(len({file.path for file in files}) == len(files), "names a file twice")
-    for file in files:
-        check_path(file.path)
-        if file.object is None:
-            need(file.inline is not None and file.offset is None, f"does not say where {file.path} is")
-            continue
-        need(file.inline is None and file.object < len(manifest.objects), f"misplaces {file.path}")
-        entry = manifest.objects[file.object]
-        need((entry.kind == "batch") == (file.offset is None), f"misplaces {file.path}")
-        need((file.offset or 0) + file.size_bytes <= entry.size_bytes or file.offset is None, f"misplaces {file.path}")
+    paths = [file.path for file in files]
+    need(len(set(paths)) == len(paths), "names a file twice")
+    check_paths(paths)
+    for file in _misplaced(files, manifest.objects):
+        fail(f"does not say where {file.path} is" if file.object is None else f"misplaces {file.path}")
     for operator in manifest.operators.values():
         numbers = [partition.partition for partition in operator.partitions]
         need(numbers == list(range(len(numbers))), f"skips or repeats a partition of {operator.operator_name}")
         for partition in operator.partitions:
-            check_path(partition.path)
-            need(_size(partition.files) <= partition.size_bytes, f"has more files in {partition.path} than its size")
+            if sum([file.size_bytes for file in partition.files]) > partition.size_bytes:
+                fail(f"has more files in {partition.path} than its size")
         need(_size(operator.partitions) == operator.size_bytes, f"sums up {operator.operator_name} wrongly")
     folders = [partition.path for operator in manifest.operators.values() for partition in operator.partitions]
     need(len(set(folders)) == len(folders), "names a partition's folder twice")
+    check_paths(folders)
     total = _size(manifest.files) + _size(manifest.operators.values())
     need(total == manifest.total_size_bytes, f"names {total} bytes, and says {manifest.total_size_bytes}")
     sources = sorted(manifest.source_offsets)
@@ -231,7 +254,23 @@ def validate(manifest: Manifest) -> None:
     if manifest.rollback is not None:
         need(manifest.rollback.to_epoch < manifest.epoch, "rolls back to itself, or forward")
         staged = any(sink.descriptors for sink in manifest.sinks.values())
-        need(not staged, "is a rollback, and has output to commit")
+        need(not staged or manifest.rollback.unsettled, "is a rollback, and has output to commit")
+
+
+def _misplaced(files: Iterable[File], objects: list[Object]) -> Iterator[File]:
+    """Find files that are not in exactly one place, or past the end of their object."""
+    for file in files:
+        if file.object is None:
+            right = file.inline is not None and file.offset is None
+        elif file.inline is not None or file.object >= len(objects):
+            right = False
+        elif file.offset is None:
+            right = objects[file.object].kind == "batch"
+        else:
+            stored = objects[file.object]
+            right = stored.kind == "object" and file.offset + file.size_bytes <= stored.size_bytes
+        if not right:
+            yield file
 
 
 def _size(parts: Iterable[File | Partition | Operator]) -> int:
@@ -255,6 +294,11 @@ def decode_inline(file: File) -> bytes:
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
         raise Corrupt(f"the inline file {file.path} is damaged", code="manifest.inline_damaged")
     return data
+
+
+def is_of_program(manifest: Manifest) -> bool:
+    """Tell the checkpoint of a program from one of Spark's: Spark keeps its offsets in a folder."""
+    return any(file.path == OFFSETS_FILE for file in manifest.files)
 
 
 def references(manifest: Manifest) -> frozenset[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ..settings import Settings
-from .batch import MAX_ENTRIES
+from .batch import MAX_ENTRIES, MAX_ENTRY_BYTES
 
 
 class NewFile(msgspec.Struct, frozen=True):
@@ -22,6 +22,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     inline: list[str]
     batches: list[list[str]]
     objects: dict[str, list[str]]
+    # Files beside the state that no batch can hold, each for an object of its own.
+    large: list[str]
 
 
 def plan_placement(files: Sequence[NewFile], settings: Settings) -> Placement:
@@ -38,10 +40,13 @@ def plan_placement(files: Sequence[NewFile], settings: Settings) -> Placement:
         if file.group is not None:
             sizes[file.group] = sizes.get(file.group, 0) + file.size_bytes
     objects: dict[str, list[str]] = {}
+    large: list[str] = []
     small: list[NewFile] = []
     for file in files:
         if file.group is not None and sizes[file.group] >= settings.object_min_bytes:
             objects.setdefault(file.group, []).append(file.path)
+        elif file.size_bytes > MAX_ENTRY_BYTES:
+            large.append(file.path)
         else:
             small.append(file)
     inline = _fit_inline([file for file in small if file.group is None], settings.inline_budget_bytes, settings)
@@ -61,7 +66,7 @@ def plan_placement(files: Sequence[NewFile], settings: Settings) -> Placement:
             room = settings.batch_target_bytes
         batches[-1].append(file.path)
         room -= file.size_bytes
-    return Placement(inline=sorted(taken), batches=batches, objects=objects)
+    return Placement(inline=sorted(taken), batches=batches, objects=objects, large=large)
 
 
 def _fit_inline(files: Sequence[NewFile], budget: int, settings: Settings) -> list[NewFile]:

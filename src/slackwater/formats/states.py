@@ -15,6 +15,7 @@ from .changes import (
     Deleted,
     Label,
     Release,
+    Repair,
     Retire,
     Rollback,
     Settlement,
@@ -28,8 +29,11 @@ ROOM_FOR_ROLLBACKS = 100
 MAX_LABELS = 1_000
 
 
-class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A checkpoint that can be restored. An undone one is off the current branch; ``rollback_to`` is a rollback's."""
+class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A checkpoint that can be restored. An undone one is off the current branch; ``rollback_to`` is a rollback's.
+
+    A ``repair`` is a rollback whose target may be unsettled: the next start commits that first.
+    """
 
     epoch: Count
     checkpoint_id: CheckpointId
@@ -40,6 +44,7 @@ class LiveCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     append_id: RandomId
     undone: bool
     rollback_to: Count | None
+    repair: bool = False
 
 
 class Savepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -124,6 +129,8 @@ def apply(state: State | None, change: Change, *, number: int, append_id: str, a
             after = _retire(state, change.epochs)
         case Deleted():
             after = _forget(state, change.epochs)
+        case Repair():
+            after = _apply_repair(state, change, number, append_id)
     return after
 
 
@@ -181,10 +188,24 @@ def _apply_rollback(state: State, change: Rollback, append_id: str) -> State:
             code="checkpoint.unsettled",
             hint="it is what the next start goes on from; there is nothing to roll back",
         )
-    live = [
-        msgspec.structs.replace(entry, undone=True) if entry.epoch > target.epoch else entry for entry in state.live
-    ]
-    return _bounded(_add(msgspec.structs.replace(state, live=live), change, append_id), MAX_LIVE)
+    return _bounded(_add(_undo(state, target.epoch), change, append_id), MAX_LIVE)
+
+
+def _apply_repair(state: State, change: Repair, number: int, append_id: str) -> State:
+    """Its epoch leaves out those of the damaged records; its target may be the head, settled or not."""
+    head = state.head
+    if head is None or change.epoch <= state.epoch or change.parent_id != head.checkpoint_id:
+        raise _does_not_follow(state, change)
+    # A rollback that no sink has followed yet is repaired by doing its own undo.
+    if not (state.settled_epoch < head.epoch and change.to_epoch == head.rollback_to):
+        find_target(state, change.to_epoch)
+    state = msgspec.structs.replace(state, generation=number, claim_append_id=append_id, release_append_id=append_id)
+    return _bounded(_retire(_add(_undo(state, change.to_epoch), change, append_id), change.retire), MAX_LIVE)
+
+
+def _undo(state: State, to_epoch: int) -> State:
+    live = [msgspec.structs.replace(entry, undone=True) if entry.epoch > to_epoch else entry for entry in state.live]
+    return msgspec.structs.replace(state, live=live)
 
 
 def find_target(state: State, epoch: int) -> LiveCheckpoint:
@@ -213,15 +234,19 @@ def _require_next(state: State, change: Checkpoint | Rollback) -> None:
     require_current(state, change.generation)
     parent = state.head.checkpoint_id if state.head else None
     if change.epoch != state.epoch + 1 or change.parent_id != parent:
-        raise Conflict(
-            f"epoch {change.epoch} does not follow epoch {state.epoch}",
-            code="checkpoint.not_next",
-            epoch=change.epoch,
-            newest=state.epoch,
-        )
+        raise _does_not_follow(state, change)
 
 
-def _add(state: State, change: Checkpoint | Rollback, append_id: str) -> State:
+def _does_not_follow(state: State, change: Checkpoint | Rollback | Repair) -> Conflict:
+    return Conflict(
+        f"epoch {change.epoch} does not follow epoch {state.epoch}",
+        code="checkpoint.not_next",
+        epoch=change.epoch,
+        newest=state.epoch,
+    )
+
+
+def _add(state: State, change: Checkpoint | Rollback | Repair, append_id: str) -> State:
     entry = LiveCheckpoint(
         epoch=change.epoch,
         checkpoint_id=change.checkpoint_id,
@@ -231,7 +256,8 @@ def _add(state: State, change: Checkpoint | Rollback, append_id: str) -> State:
         created_at_ms=state.at_ms,
         append_id=append_id,
         undone=False,
-        rollback_to=change.to_epoch if isinstance(change, Rollback) else None,
+        rollback_to=change.to_epoch if isinstance(change, Rollback | Repair) else None,
+        repair=isinstance(change, Repair),
     )
     return msgspec.structs.replace(state, epoch=change.epoch, live=[*state.live, entry])
 
@@ -315,7 +341,12 @@ def find_contradiction(state: State, number: int) -> str | None:
     ids = state.checkpoint_ids
     labels = [savepoint.label for savepoint in state.labels]
     late = [entry for entry in state.live if entry.epoch > state.settled_epoch + 1]
-    rollbacks = [(entry.epoch, entry.rollback_to) for entry in state.live if entry.rollback_to is not None]
+    # The target of a repair, alone, may be the one checkpoint that is not settled.
+    rollbacks = [
+        (entry.epoch, entry.rollback_to, state.settled_epoch + entry.repair)
+        for entry in state.live
+        if entry.rollback_to is not None
+    ]
     wrong = {
         "its live checkpoints are not in order up to the newest epoch": live != sorted(set(live))
         or (live[-1] if live else 0) != state.epoch,
@@ -326,7 +357,8 @@ def find_contradiction(state: State, number: int) -> str | None:
         or state.generation > number,
         # Only a rollback may follow an epoch that no sink has settled.
         "it has a checkpoint that counts before the one before it": any(e.rollback_to is None for e in late),
-        "it has a rollback that goes nowhere": any(not 0 < to <= state.settled_epoch or to >= e for e, to in rollbacks),
+        "it has a rollback that goes nowhere": any(not 0 < to <= newest or to >= e for e, to, newest in rollbacks),
+        "it has a repair that goes back to nothing": any(e.repair and e.rollback_to is None for e in state.live),
         "it has a checkpoint that a rollback has undone, and that is not": _missed(state.live),
         "its head was undone": bool(state.live) and state.live[-1].undone,
     }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
 from ..artifacts import in_parallel
 from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError
-from ..formats.layout import CHECKPOINTS, parse_name
+from ..formats.layout import CHECKPOINTS, LOG, parse_name, record_numbers
 from ..formats.states import State
 from ..log import Log
 from ..recovery import DAMAGE
@@ -89,12 +90,35 @@ def pipelines(
 ) -> list[PipelineSummary]:
     """Find the pipelines of a store; a damaged one is reported, not hidden."""
     settings, options = settings or Settings(), storage_options or {}
+    found = _look_for(store_url, settings, options)
+    if not found:
+        _refuse_other(open_store(store_url, settings, **options), store_url)
+    return found
+
+
+def _look_for(store_url: str, settings: Settings, options: Mapping[str, str]) -> list[PipelineSummary]:
     jobs = [
         lambda name=name: _summarise(join_url(store_url, name), name, settings, options)
         for name in open_store(store_url, settings, **options).list_folders("")
     ]
     found: list[PipelineSummary | None] = in_parallel(jobs, settings.concurrency)
     return [summary for summary in found if summary is not None]
+
+
+def _refuse_other(store: Store, url: str) -> None:
+    """Refuse a URL at which no store can be: a folder that is not there, a pipeline."""
+    if record_numbers(listed.key for listed in store.list(LOG)):
+        raise InvalidInput(
+            f"{url} is a pipeline, not a store of pipelines",
+            code="store.is_pipeline",
+            hint=f"slackwater list {url}; its store is {_split(url)[0] or 'one level up'}",
+        )
+    if store.url.startswith("file:") and not os.path.isdir(unquote(urlsplit(store.url).path)):
+        raise NotFound(
+            f"there is no folder {url}",
+            code="store.no_folder",
+            hint="see how it is spelled; a pipeline's first start makes it",
+        )
 
 
 def _summarise(url: str, component: str, settings: Settings, options: Mapping[str, str]) -> PipelineSummary | None:
@@ -158,9 +182,9 @@ def _near(url: str, settings: Settings, options: Mapping[str, str] | None) -> tu
     """Find pipelines that may be meant: right below the URL, or beside it with a similar name."""
     store_url, component = _split(url)
     with suppress(SlackwaterError):
-        if below := pipelines(url, settings, options):
+        if below := _look_for(url, settings, options or {}):
             return True, [summary.url for summary in below[:3]]
         if store_url:
-            beside = {_split(summary.url)[1]: summary.url for summary in pipelines(store_url, settings, options)}
+            beside = {_split(summary.url)[1]: summary.url for summary in _look_for(store_url, settings, options or {})}
             return False, [beside[name] for name in get_close_matches(component, beside, n=3)]
     return False, []

@@ -8,28 +8,33 @@ from typing import Literal
 
 import msgspec
 
-from ..artifacts import in_parallel, read_batch, read_range
+from ..artifacts import check_object, in_parallel, read_batch
 from ..errors import Corrupt, SlackwaterError
 from ..formats import records
+from ..formats.changes import Repair
 from ..formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key, record_key, record_numbers
 from ..formats.manifest import MAX_MANIFEST_BYTES, File, Manifest, Object, all_files, decode_inline
-from ..formats.records import LiveCheckpoint, State
+from ..formats.states import LiveCheckpoint, State
 from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
 from ..store import Store
-from .pipelines import Pipeline, open_pipeline
+from .pipelines import Pipeline
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem: the object that has it, and the epochs that need that object. A note is no damage."""
+    """One problem: the object that has it, and the epochs that need that object, undone ones among them.
+
+    A note is no damage to anything that can be restored.
+    """
 
     severity: Literal["error", "note"]
     code: str
     key: str
     epochs: list[int]
     message: str
+    undone: list[int] = []
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,7 +49,7 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Need(msgspec.Struct):
-    """One object, the epochs that need it, and the files in it that their manifests name."""
+    """One object, the live epochs that need it, and the files in it that manifests name."""
 
     stored: Object
     epochs: list[int]
@@ -52,6 +57,15 @@ class _Need(msgspec.Struct):
 
     def fail(self, *, code: str, message: str) -> Finding:
         return Finding(severity="error", code=code, key=self.stored.key, epochs=self.epochs, message=message)
+
+
+class _Needs(dict[Object, _Need]):
+    def add(self, manifest: Manifest, epochs: list[int]) -> None:
+        for stored in manifest.objects:
+            self.setdefault(stored, _Need(stored, [], {})).epochs.extend(epochs)
+        for file in all_files(manifest):
+            if file.object is not None:
+                self[manifest.objects[file.object]].files[file.path, file.sha256] = file
 
 
 def verify(
@@ -65,19 +79,16 @@ def verify(
     """Check that every object of these checkpoints is there with its right size; or, reading all, with its right bytes.
 
     Each object is read once, however many checkpoints need it. What a running driver retires meanwhile is no finding.
+    Reading all, the whole log is checked too; and when these are all live checkpoints, what is left of retired ones.
     """
     settings, entries, store = settings or Settings(), list(entries), pipeline.store
     jobs = [lambda entry=entry: _verify_manifest(pipeline, entry) for entry in entries]
     findings: list[Finding] = []
-    needs: dict[Object, _Need] = {}
+    needs = _Needs()
     for entry, (manifest, found) in zip(entries, in_parallel(jobs, settings.concurrency), strict=True):
         findings += found
         if manifest is not None:
-            for stored in manifest.objects:
-                needs.setdefault(stored, _Need(stored, [], {})).epochs.append(entry.epoch)
-            for file in all_files(manifest):
-                if file.object is not None:
-                    needs[manifest.objects[file.object]].files[file.path, file.sha256] = file
+            needs.add(manifest, [entry.epoch])
     sizes = {listed.key: listed.size_bytes for listed in store.list(CHECKPOINTS)}
     sound: list[_Need] = []
     for need in needs.values():
@@ -96,15 +107,22 @@ def verify(
         counted = _Counted(progress, read_bytes)
         jobs_of_data = [lambda need=need: _verify_data(store, need, counted) for need in sound]
         findings += [finding for found in in_parallel(jobs_of_data, settings.concurrency) for finding in found]
-        findings += _verify_history(store, settings)
-    fresh = open_pipeline(pipeline.url, settings).state
-    live = {entry.epoch for entry in fresh.live}
-    findings = [finding for finding in findings if not finding.epochs or live.intersection(finding.epochs)]
+        findings += _verify_history(store, settings, pipeline.log.kept_records)
+        if entries == pipeline.state.live:
+            findings += _verify_retired(store, pipeline.state, needs, settings)
+    pointer = _read_pointer(store)  # before the log, which a driver that runs may take ahead of what was read of it
+    fresh = pipeline.log.read() or pipeline.state
+    live = {entry.epoch: entry for entry in fresh.live}
+    findings = [
+        msgspec.structs.replace(finding, undone=[e for e in finding.epochs if e in live and live[e].undone])
+        for finding in findings
+        if not finding.epochs or not live.keys().isdisjoint(finding.epochs)
+    ]
     return Verification(
         epochs=[entry.epoch for entry in entries],
         objects=len(needs),
         read_bytes=read_bytes,
-        findings=[*findings, *_verify_pointer(store, fresh)],
+        findings=[*findings, *_verify_pointer(store, fresh, pointer)],
     )
 
 
@@ -147,16 +165,43 @@ def _verify_data(store: Store, need: _Need, counted: _Counted) -> list[Finding]:
                 if (path, sha256) not in inside
             ]
         else:
-            for file in need.files.values():
-                read_range(store, need.stored, file)
+            check_object(store, need.stored, need.files.values())
     except DAMAGE as error:
         findings.append(need.fail(code=error.code, message=error.message))
     counted.add(need.stored.size_bytes)
     return findings
 
 
-def _verify_history(store: Store, settings: Settings) -> list[Finding]:
-    """Check every record that is still there, and that each names the digest of the one before."""
+def _verify_retired(store: Store, state: State, needed: _Needs, settings: Settings) -> list[Finding]:
+    """Check what is left of checkpoints that were retired, and whose deletion is not on record: notes, at the most."""
+    findings: list[Finding] = []
+    needs = _Needs()
+    for entry in state.retired:
+        try:
+            needs.add(load_manifest(store, entry), [])
+        except DAMAGE as error:
+            key = manifest_key(entry.checkpoint_id)
+            findings.append(Finding(severity="error", code=error.code, key=key, epochs=[], message=error.message))
+    counted = _Counted(None, 0)
+    surplus = [need for stored, need in needs.items() if stored not in needed]
+    jobs = [lambda need=need: _verify_data(store, need, counted) for need in surplus]
+    findings += [finding for found in in_parallel(jobs, settings.concurrency) for finding in found]
+    # What is not there was deleted, as it should be.
+    there = {listed.key for listed in store.list(CHECKPOINTS)} if findings else set()
+    return [
+        msgspec.structs.replace(
+            finding, severity="note", message=f"{finding.message}; it is left of a retired checkpoint"
+        )
+        for finding in findings
+        if finding.key in there
+    ]
+
+
+def _verify_history(store: Store, settings: Settings, kept_records: int) -> list[Finding]:
+    """Check the records that are never trimmed: each is there, sound, and names the digest of the one before.
+
+    Older ones decide nothing: some are gone, and a writer that slept may have put another in the place of one.
+    """
 
     def read(number: int) -> tuple[records.Record, str] | Finding:
         try:
@@ -165,16 +210,28 @@ def _verify_history(store: Store, settings: Settings) -> list[Finding]:
         except DAMAGE as error:
             return _of_record(number, code=error.code, message=error.message)
 
-    numbers = record_numbers(listed.key for listed in store.list(LOG))
-    findings: list[Finding] = []
-    previous: tuple[int, str] | None = None
+    numbers, _ = _list_kept(store, kept_records)
     jobs = [lambda number=number: read(number) for number in numbers]
-    for number, result in zip(numbers, in_parallel(jobs, settings.concurrency), strict=True):
+    results = list(zip(numbers, in_parallel(jobs, settings.concurrency), strict=True))
+    # A driver may have appended meanwhile, and trimmed what was among them.
+    _, oldest = _list_kept(store, kept_records)
+    numbers = [number for number in numbers if number >= oldest]
+    findings: list[Finding] = []
+    if numbers and numbers[0] > oldest:
+        gone = f"records {oldest} to {numbers[0] - 1} are not there"
+        findings.append(_of_record(numbers[0], code="log.gap", message=gone))
+    previous: tuple[int, str] | None = None
+    for number, result in results[-len(numbers) :] if numbers else []:
         if isinstance(result, Finding):
             findings.append(result)
             previous = None
             continue
         record, digest = result
+        if isinstance(change := record.change, Repair):
+            passed = {record_key(passed) for passed in range(change.from_number + 1, number)}
+            findings = [_passed(finding, number) if finding.key in passed else finding for finding in findings]
+            digests = {found: told[1] for found, told in results if not isinstance(told, Finding)}
+            previous = number - 1, digests.get(change.from_number, record.previous_sha256 or "")
         if previous is not None and previous[0] != number - 1:
             findings.append(
                 _of_record(number, code="log.gap", message=f"records {previous[0] + 1} to {number - 1} are not there")
@@ -187,16 +244,32 @@ def _verify_history(store: Store, settings: Settings) -> list[Finding]:
     return findings
 
 
+def _passed(finding: Finding, by: int) -> Finding:
+    """What a repair has passed by decides nothing any more."""
+    message = f"{finding.message}; record {by} has passed it by"
+    return msgspec.structs.replace(finding, severity="note", message=message)
+
+
+def _list_kept(store: Store, kept_records: int) -> tuple[list[int], int]:
+    """List the newest records, those that are never trimmed; and the number of the oldest that has to be there."""
+    numbers = record_numbers(listed.key for listed in store.list(LOG))
+    oldest = max(1, numbers[-1] - kept_records + 1) if numbers else 1
+    return [number for number in numbers if number >= oldest], oldest
+
+
 def _of_record(number: int, *, code: str, message: str) -> Finding:
     return Finding(severity="error", code=code, key=record_key(number), epochs=[], message=message)
 
 
-def _verify_pointer(store: Store, state: State) -> list[Finding]:
-    expected = state.head.checkpoint_id if state.head else None
+def _read_pointer(store: Store) -> str | None:
     try:
-        pointer = store.get(LATEST, max_bytes=100).decode("ascii", "replace")
+        return store.get(LATEST, max_bytes=100).decode("ascii", "replace")
     except DAMAGE:
-        pointer = None
+        return None
+
+
+def _verify_pointer(store: Store, state: State, pointer: str | None) -> list[Finding]:
+    expected = state.head.checkpoint_id if state.head else None
     if pointer == expected:
         return []
     if pointer is not None and (lost := _epoch_after(store, state, pointer)) is not None:

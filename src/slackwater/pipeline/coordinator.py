@@ -1,6 +1,6 @@
 """The coordinator: takes each micro-batch of one Spark query along the path.
 
-foreachBatch: stage every sink ─ (Spark commits) ─ in the background: capture ─ checkpoint ─ delete what was retired
+foreachBatch: stage every sink ─ (Spark commits) ─ in the background: capture ─ checkpoint ─ delete what is old
 
 An epoch is one micro-batch, or all that are staged within an interval; the capture is that of the last one.
 """
@@ -203,7 +203,7 @@ class Coordinator:
             self._epochs.settle()
             self.progress.note_settled(report, self._store.requests.snapshot() - requests)
             self._changed.notify_all()
-        self._delete_retired()
+        self._delete_old()
         logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
 
     def _attempt(self, epoch: Epoch) -> Attempt:
@@ -218,15 +218,16 @@ class Coordinator:
         }
         return Attempt(checkpoint_id=epoch.checkpoint_id, outputs=outputs)
 
-    def _delete_retired(self) -> None:
+    def _delete_old(self) -> None:
         try:
             gone = delete_retired(self._store, self._log, self.checkpointer.generation, self._references)
             self.checkpointer.note_deleted(gone)
+            self._log.trim_if_due()
         except Conflict:
             raise
         except SlackwaterError as error:
-            # The checkpoint counts all the same, and the deletes are done again with the next one.
-            logger.warning("old checkpoints were not deleted yet: %s", error)
+            # The checkpoint counts all the same, and the deletes are done again with a later one.
+            logger.warning("old checkpoints or records were not deleted yet: %s", error)
             self.progress.note_error(error)
 
     def _fail(self, query: RunningQuery, error: BaseException) -> None:

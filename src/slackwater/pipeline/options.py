@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -46,21 +46,37 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         raise InvalidInput(
             f"an option cannot be so: {error}", code="option.bad_value", hint="change the value, or leave it out"
         ) from None
-    try:
-        tuned = {key: value for key, value in given.items() if key in SETTINGS}
-        settings = msgspec.convert(tuned, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidInput(
-            f"an option is out of bounds: {error}",
-            code="option.out_of_bounds",
-            hint="the bounds are in docs/options.md",
-        ) from None
+    settings = msgspec.structs.replace(
+        Settings(), **{key: _parse_setting(key, value) for key, value in given.items() if key in SETTINGS}
+    )
     for name in options.drop_sink:
         format_name(name)
     if options.metrics is not None:
         parse_address(options.metrics)
     of_client = {key.removeprefix("store."): value for key, value in given.items() if key.startswith("store.")}
     return msgspec.structs.replace(options, settings=settings, store_options=of_client)
+
+
+def _parse_setting(key: str, value: Any) -> Any:
+    try:
+        return getattr(msgspec.convert({key: value}, Settings, strict=False), key)
+    except msgspec.ValidationError:
+        pass
+    fields = cast(msgspec.inspect.StructType, msgspec.inspect.type_info(Settings)).fields
+    field = next(field for field in fields if field.name == key)
+    kind = cast(msgspec.inspect.IntType | msgspec.inspect.FloatType, field.type)
+    number = "a whole number" if isinstance(kind, msgspec.inspect.IntType) else "a number"
+    unit = {"s": " of seconds", "bytes": " of bytes"}.get(key.rpartition("_")[2], "")
+    least = f"{kind.ge:.15g}" if kind.ge is not None else f"above {kind.gt:.15g}"
+    try:
+        is_number = isinstance(float(value), float)
+    except (TypeError, ValueError):
+        is_number = False
+    raise InvalidInput(
+        f"the option {key} cannot be {value!r:.60}: it is {number}{unit}, from {least} to {kind.le:.15g}",
+        code="option.out_of_bounds" if is_number else "option.bad_value",
+        hint=f'write it without a unit, like .option("{key}", {field.default:.15g}), which is the default',
+    )
 
 
 def _plain(key: str, value: Any) -> Any:

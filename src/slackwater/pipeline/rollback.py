@@ -105,7 +105,7 @@ def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink
 def _find(pipeline: Pipeline, to: str, settings: Settings) -> LiveCheckpoint:
     """Find the checkpoint that ``to`` names: a REF, or the newest one that verifies."""
     if to != NEWEST_VERIFIED:
-        return resolve(pipeline.state, to, branch_only=True)
+        return resolve(pipeline.state, to)
     resolve(pipeline.state, LATEST_REF)  # refuses a pipeline without a checkpoint
     found = rewind.newest_verified(pipeline.store, pipeline.state, settings)
     if found is None:

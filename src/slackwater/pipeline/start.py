@@ -20,7 +20,7 @@ from ..formats.states import State
 from ..log import Log
 from ..retention import References, delete_retired, sweep
 from ..rewind import epochs_after
-from ..spark.hydrate import hydrate
+from ..spark.hydrate import hydrate, refuse_foreign
 from ..spark.plan import describe_query, pipeline_hash, source_types
 from ..spark.session import check_session, micro_batches_ahead
 from ..store import Store, open_store
@@ -150,7 +150,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         holdings=holdings,
         settlement=head.settlement if head else None,
     )
-    _delete_retired(ready, checkpointer, references)
+    _delete_old(ready, checkpointer, references)
     logger.log(
         logging.INFO if ready.delivery == "exactly once" else logging.WARNING,
         "pipeline %s, generation %d: %s in %d ms; swept %d leftovers; delivery is %s",
@@ -184,6 +184,7 @@ def _check_query(job: Job, ready: Prepared) -> None:
         before = recovery.load_manifest(ready.store, state.head)
     except Corrupt:
         return  # Recovery says what is wrong with it.
+    refuse_foreign(before)
     _refuse_renamed(job.name, before)
     _refuse_changed(job, before, ready.query)
     if before.pipeline_hash not in (None, ready.query_hash):
@@ -230,15 +231,16 @@ def _start_spark(writer: DataStreamWriter, coordinator: Coordinator, work: Worki
     return writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri()).start()
 
 
-def _delete_retired(ready: Prepared, checkpointer: Checkpointer, references: References) -> None:
+def _delete_old(ready: Prepared, checkpointer: Checkpointer, references: References) -> None:
     """Delete what an earlier run could not: the room is needed by the first checkpoint, if deletes had failed long."""
     try:
         gone = delete_retired(ready.store, ready.log, checkpointer.generation, references)
         checkpointer.note_deleted(gone)
+        ready.log.trim()
     except Conflict:
         raise
     except SlackwaterError as error:
-        logger.warning("old checkpoints were not deleted yet: %s", error)
+        logger.warning("old checkpoints or records were not deleted yet: %s", error)
 
 
 def check_delivery(sources: list[str], sinks: dict[str, Sink], wanted: str | None) -> str:

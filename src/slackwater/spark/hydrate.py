@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from ..artifacts import Holdings
 from ..errors import Corrupt, InvalidInput, Unavailable, Unsupported
 from ..formats.layout import check_path
-from ..formats.manifest import Manifest
+from ..formats.manifest import Manifest, is_of_program
 from ..recovery import restore
 from ..settings import Settings
 from ..store import Store
@@ -29,14 +29,19 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
     The directory must be new or empty. It has its name only when it is whole: until then, and after a crash, what is
     written is in a hidden one beside it.
     """
-    if manifest.origin is not None:
+    refuse_foreign(manifest)
+    return write_files(store, manifest, directory, settings, check_structure)
+
+
+def refuse_foreign(manifest: Manifest) -> None:
+    """Refuse a checkpoint that is not Spark's."""
+    if manifest.origin is not None or is_of_program(manifest):
+        whose = f"was copied in from {manifest.origin.format}" if manifest.origin else "is of a program without Spark"
         raise Unsupported(
-            f"checkpoint {manifest.checkpoint_id} was copied in from {manifest.origin.format}: no Spark query can go "
-            "on from it",
+            f"checkpoint {manifest.checkpoint_id} {whose}: no Spark query can go on from it",
             code="hydrate.foreign",
             hint="slackwater restore URL --to DIR writes its state as files",
         )
-    return write_files(store, manifest, directory, settings, check_structure)
 
 
 def write_files(
@@ -114,12 +119,13 @@ class _Writer:
     def __init__(self, directory: Path, final: Path) -> None:
         self._directory, self._final = directory, final
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, parts: Iterator[bytes]) -> None:
         if _NAMES_SCHEMAS.fullmatch(check_path(path)):
-            data = move_schema_paths(data, path, f"file:{self._final}")
+            parts = iter([move_schema_paths(b"".join(parts), path, f"file:{self._final}")])
         target = self._directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        with target.open("wb") as file:
+            file.writelines(parts)  # which holds one at a time
 
 
 def move_schema_paths(data: bytes, path: str, root: str) -> bytes:

@@ -8,6 +8,6 @@ because it must be durable. Never fork a process that has used obstore: the chil
 from __future__ import annotations
 
 from .opening import open_store
-from .verbs import Listed, Listing, Names, Requests, Store, check_key
+from .verbs import Listed, Listing, Names, Requests, Store, Stream, check_key
 
-__all__ = ["Listed", "Listing", "Names", "Requests", "Store", "check_key", "open_store"]
+__all__ = ["Listed", "Listing", "Names", "Requests", "Store", "Stream", "check_key", "open_store"]

@@ -10,7 +10,7 @@ from ..durable import Buffer, Disk
 from ..errors import Corrupt, InvalidInput
 from .objects import ONE_PUT_BYTES, PAGE, PART_BYTES, Objects
 from .translation import translated
-from .verbs import Listed, Listing, Names, Requests, check_key
+from .verbs import Listed, Listing, Names, Requests, Stream, check_key, size_of
 
 
 class _Window:
@@ -65,9 +65,9 @@ class Checked:
             window.fail_short(offset + len(data))
         return data
 
-    def put(self, key: str, data: bytes | Sequence[Buffer]) -> None:
+    def put(self, key: str, data: bytes | Sequence[Buffer] | Stream) -> None:
         buffers = [data] if isinstance(data, bytes | bytearray | memoryview) else data
-        size = sum(memoryview(buffer).nbytes for buffer in buffers)
+        size = size_of(buffers)
         self.requests.add(puts=1 if size <= ONE_PUT_BYTES else 2 + math.ceil(size / PART_BYTES))
         with translated("put", check_key(key), self.url):
             self._backend.put(key, buffers)

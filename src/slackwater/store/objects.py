@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import io
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import TypeVar
 
 from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ..durable import Buffer
 from ..settings import MIB
-from .translation import no_conditional_put
+from .retries import until_answered
+from .translation import is_broken, no_conditional_put
+from .verbs import Stream, size_of
 
 PAGE = 1000  # keys in one answer to a list, or in one bulk delete
-ONE_PUT_BYTES = 64 * MIB
-PART_BYTES = 16 * MIB
-_PARTS_AT_ONCE = 4
+# What a put holds beside the caller's buffers: up to ONE_PUT_BYTES; by parts, those on their way and one that fills.
+ONE_PUT_BYTES = 8 * MIB
+PART_BYTES = 8 * MIB
+_PARTS_AT_ONCE = 3
+_BY_PARTS_AT_ONCE = 2
+_T = TypeVar("_T")
 
 
 class Proof:
@@ -38,11 +46,22 @@ class Proof:
 class Objects:
     """obstore's verbs. With a ``proof`` nothing is created before the store is seen to honour the condition."""
 
-    def __init__(self, objects: S3Store | GCSStore | AzureStore | MemoryStore, proof: Proof | None = None) -> None:
+    def __init__(
+        self,
+        objects: S3Store | GCSStore | AzureStore | MemoryStore,
+        proof: Proof | None = None,
+        total_timeout_s: float = 0.0,
+    ) -> None:
         self._objects = objects
         self._proof = proof
+        # Threads of their own, and few: the allocator keeps for each thread what a put by parts has needed.
+        self._by_parts = ThreadPoolExecutor(_BY_PARTS_AT_ONCE, thread_name_prefix="slackwater-parts")
+        self._total_timeout_s = total_timeout_s
 
     def get(self, key: str, offset: int, size: int | None, admit: Callable[[int], int]) -> bytes:
+        return self._until_answered(lambda: self._get(key, offset, size, admit))
+
+    def _get(self, key: str, offset: int, size: int | None, admit: Callable[[int], int]) -> bytes:
         if size == 0:  # HTTP has no empty range
             admit(self._objects.head(key)["size"])
             return b""
@@ -59,12 +78,16 @@ class Objects:
         admit(result.meta["size"])
         return bytes(result.bytes())
 
-    def put(self, key: str, buffers: Sequence[Buffer]) -> None:
-        if sum(memoryview(buffer).nbytes for buffer in buffers) <= ONE_PUT_BYTES:
+    def put(self, key: str, buffers: Sequence[Buffer] | Stream) -> None:
+        if size_of(buffers) <= ONE_PUT_BYTES:
             self._objects.put(key, _joined(buffers), use_multipart=False)
-        else:  # never joined: what is held beside the caller's buffers are the parts on their way
-            parts = _cut(buffers)
-            self._objects.put(key, parts, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
+        else:
+            self._by_parts.submit(self._put_by_parts, key, buffers).result()
+
+    def _put_by_parts(self, key: str, buffers: Iterable[Buffer]) -> None:
+        """Put without joining. When a part is refused, or the buffers end in an error, obstore aborts the upload."""
+        parts = _cut(buffers)
+        self._objects.put(key, parts, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE)
 
     def create(self, key: str, buffers: Sequence[Buffer]) -> bool:
         if self._proof:
@@ -73,7 +96,7 @@ class Objects:
 
     def _create(self, key: str, data: bytes) -> bool:
         try:
-            self._objects.put(key, data, mode="create", use_multipart=False)
+            self._until_answered(lambda: self._objects.put(key, data, mode="create", use_multipart=False))
         except (foreign.AlreadyExistsError, foreign.PreconditionError):
             return False
         return True
@@ -84,42 +107,57 @@ class Objects:
         try:
             refused = not self._create(probe, b"")
         finally:
-            self._objects.delete(probe)
+            self.delete([probe])
         if not refused:
             raise no_conditional_put()
 
     def list(self, prefix: str, after: str | None) -> Sequence[tuple[str, int]]:
-        pages = self._objects.list(prefix or None, offset=after, chunk_size=PAGE)
-        found = [(meta["path"], meta["size"]) for page in pages for meta in page]
+        def read() -> list[tuple[str, int]]:
+            pages = self._objects.list(prefix or None, offset=after, chunk_size=PAGE)
+            return [(meta["path"], meta["size"]) for page in pages for meta in page]
+
+        found = self._until_answered(read)
         return [pair for pair in found if after is None or pair[0] > after]
 
     def list_folders(self, prefix: str) -> Sequence[str]:
-        folders = self._objects.list_with_delimiter(prefix or None)["common_prefixes"]
+        listed = self._until_answered(lambda: self._objects.list_with_delimiter(prefix or None))
+        folders = listed["common_prefixes"]
         return [folder.rstrip("/").rsplit("/", 1)[-1] for folder in folders]
 
     def delete(self, keys: Sequence[str]) -> None:
         try:
-            self._objects.delete(list(keys))
+            self._until_answered(lambda: self._objects.delete(list(keys)))
         except FileNotFoundError:  # where deletes are single requests, the first missing object stops them
             for key in keys:
                 with suppress(FileNotFoundError):
-                    self._objects.delete(key)
+                    self._until_answered(lambda key=key: self._objects.delete(key))  # type: ignore[misc]
 
     def move(self, source: str, target: str) -> None:
         try:
-            self._objects.copy(source, target)
+            self._until_answered(lambda: self._objects.copy(source, target))
         except FileNotFoundError:
             self._objects.head(target)
         else:
             self.delete([source])
 
+    def _until_answered(self, ask: Callable[[], _T]) -> _T:
+        """Ask again when the connection broke or the answer was cut, where obstore gives up at once.
 
-def _joined(buffers: Sequence[Buffer]) -> bytes:
+        That is for what does no harm when it is done twice; a create does none because its caller reads back.
+        """
+        return until_answered(ask, self._total_timeout_s, is_broken)
+
+
+def _joined(buffers: Iterable[Buffer]) -> bytes:
     """Return immutable bytes: ``memory:`` keeps the very buffer that it is given."""
-    return bytes(buffers[0]) if len(buffers) == 1 else b"".join(buffers)
+    if isinstance(buffers, Sequence) and len(buffers) == 1:
+        return bytes(buffers[0])
+    whole = io.BytesIO()  # b"".join would hold all parts of a stream beside the whole
+    whole.writelines(buffers)
+    return whole.getvalue()
 
 
-def _cut(buffers: Sequence[Buffer]) -> Iterator[memoryview]:
+def _cut(buffers: Iterable[Buffer]) -> Iterator[memoryview]:
     for buffer in buffers:
         view = memoryview(buffer).cast("B")
         for start in range(0, len(view), PART_BYTES):

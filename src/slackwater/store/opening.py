@@ -69,7 +69,7 @@ def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool)
     name = f"{scheme}://{parsed.netloc}/{prefix}".rstrip("/")
     # Some servers that speak S3 ignore the condition of a create without a word.
     proof = _proofs.setdefault((name, *_endpoints(scheme, options)), Proof()) if prove and scheme == "s3" else None
-    return Checked(name, Objects(objects, proof))
+    return Checked(name, Objects(objects, proof, settings.total_timeout_s))
 
 
 def _bad_url(reason: str) -> InvalidInput:
@@ -105,7 +105,7 @@ def _open_cloud(scheme: str, bucket: str, prefix: str, settings: Settings, optio
         "timeout": f"{round(settings.request_timeout_s * 1000)}ms",
         "connect_timeout": f"{round(min(settings.request_timeout_s, 5.0) * 1000)}ms",
         **({"unsigned_payload": "true"} if scheme == "s3" else {}),  # what we store has a SHA-256 of our own
-        **_allow_http(scheme, options),
+        **allow_http(scheme, options),
         **options,
     }
     total = settings.total_timeout_s
@@ -131,7 +131,7 @@ _PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
 _ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_url_s3")
 
 
-def _allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
+def allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
     """Allow plain HTTP to this very machine; elsewhere only the user can."""
     given, endpoints = _given(scheme, options), _endpoints(scheme, options)
     for endpoint in endpoints:

@@ -118,6 +118,12 @@ _CLOUD_METADATA = "169.254."
 _DENIED_IN_BULK = "(code: AccessDenied)"
 
 
+def is_broken(error: Exception) -> bool:
+    """Tell a connection that broke, or brought half an answer, from what a server says; of obstore or of delta-rs."""
+    text = str(error)
+    return "HTTP error" in text and _CLOUD_METADATA not in text
+
+
 def bad_option(reason: str, hint: str) -> InvalidInput:
     return InvalidInput(f"the store cannot be opened: {reason}", code="store.bad_option", hint=hint)
 

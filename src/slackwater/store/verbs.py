@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -47,6 +48,24 @@ class Requests(msgspec.Struct):
 _counting = threading.Lock()
 
 
+class Stream(Iterable[Buffer]):
+    """Bytes that are made while they are written; whoever goes through it again gets all of them again.
+
+    Their size is known before. A part is not changed after it was handed out.
+    """
+
+    size_bytes: int
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Buffer]: ...
+
+
+def size_of(buffers: Sequence[Buffer] | Stream) -> int:
+    if isinstance(buffers, Stream):
+        return buffers.size_bytes
+    return sum(memoryview(buffer).nbytes for buffer in buffers)
+
+
 Listing = list[Listed]
 Names = list[str]
 
@@ -60,8 +79,11 @@ class Store(Protocol):
     def get(self, key: str, *, offset: int = 0, size: int | None = None, max_bytes: int | None = None) -> bytes:
         """Read an object, or exactly ``size`` bytes of it. More than ``max_bytes`` is refused before it is read."""
 
-    def put(self, key: str, data: bytes | Sequence[Buffer]) -> None:
-        """Write an object, over an older one. It is durable when this returns."""
+    def put(self, key: str, data: bytes | Sequence[Buffer] | Stream) -> None:
+        """Write an object, over an older one. It is durable when this returns.
+
+        A stream is never held whole when it is large. What it raises is raised here, and nothing is left of the object.
+        """
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object unless its name is taken, and say whether it was written.

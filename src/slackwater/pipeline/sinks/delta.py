@@ -189,7 +189,7 @@ class DeltaSink(StagingSink):
     def _until_done(self, once: Callable[[], bool]) -> None:
         with self._lock:
             for tried in range(_TRIES):
-                if once():
+                if self._table.until_answered(once):
                     self._table.sync_log()
                     return
                 time.sleep(random.uniform(0, min(_LONGEST_PAUSE_S, 0.01 * 2**tried)))

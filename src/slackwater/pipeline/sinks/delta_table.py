@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from typing import TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,11 +17,13 @@ from deltalake.fs import DeltaStorageHandler
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem, PyFileSystem
 
-from ...errors import InvalidInput, Unsupported
+from ...errors import InvalidInput, Unavailable, Unsupported
+from ...store.retries import until_answered
+from ...store.translation import is_broken
 from .descriptors import StagedFile
 from .target import Target, unavailable
 
-_OF_DELTA_RS_ALONE = ("max_retries", "retry_timeout", "backoff_config", "delta_", "aws_s3_")
+_T = TypeVar("_T")
 
 
 class Table:
@@ -29,14 +32,14 @@ class Table:
     def __init__(self, path: str | os.PathLike[str], options: dict[str, str]) -> None:
         text = os.fspath(path)
         remote = "://" in text and not text.startswith("file:")
-        self.target = Target(text, _for_our_store(options) if remote else {})
+        self.target = Target(text, options if remote else {})
         if "%" in str(self.target.local):
             raise InvalidInput(
                 "the path of a Delta table cannot hold a percent sign: delta-rs would decode it",
                 code="sink.bad_target",
                 hint="choose another folder",
             )
-        self.url, self._options = self.target.url, options
+        self.url, self._options = self.target.url, self.target.for_delta_rs if remote else options
         self._loaded: DeltaTable | None = None
         self._synced: set[str] = set()
 
@@ -45,8 +48,15 @@ class Table:
         """The table's folder, as Arrow reads and writes it."""
         return PyFileSystem(DeltaStorageHandler(self.url, self._options))
 
+    def until_answered(self, ask: Callable[[], _T]) -> _T:
+        """Ask again when a connection broke, where delta-rs gives up at once; the outcome of a commit is open then."""
+        return until_answered(ask, self.target.total_timeout_s, _is_broken)
+
     def load(self) -> DeltaTable | None:
         """Load the newest version; None when there is no table."""
+        return self.until_answered(self._load)
+
+    def _load(self) -> DeltaTable | None:
         with self.translated():
             if self._loaded is not None:
                 self._loaded.update_incremental()
@@ -61,7 +71,9 @@ class Table:
         """Load an older version; None when its part of the log was cleaned up."""
         try:
             return DeltaTable(self.url, version=version, storage_options=self._options)
-        except DeltaError:
+        except DeltaError as error:
+            if is_broken(error):
+                raise
             return None
 
     def create(self, schema: Schema) -> None:
@@ -102,7 +114,14 @@ class Table:
                 hint="write to a table without it",
             ) from None
         except (DeltaError, pa.ArrowException, OSError) as error:
-            raise unavailable(self.url, type(error).__name__) from (error if self.target.local else None)
+            if self.target.local:
+                raise unavailable(self.url, type(error).__name__) from error
+            broken = {"broken": True} if is_broken(error) else {}
+            raise unavailable(self.url, type(error).__name__, **broken) from None
+
+
+def _is_broken(error: Exception) -> bool:
+    return isinstance(error, Unavailable) and "broken" in error.details
 
 
 class TableFile:
@@ -125,9 +144,3 @@ def addition(attempt: str, file: StagedFile) -> AddAction:
     # The attempt's id holds its time: a re-drive makes the very same actions.
     made_at_ms = int(attempt.replace("-", "")[:12], 16)
     return AddAction(file.path, file.size_bytes, {}, made_at_ms, True, json.dumps({"numRecords": file.rows}))
-
-
-def _for_our_store(options: dict[str, str]) -> dict[str, str]:
-    """Return the options that are of the object_store crate, which reads them for delta-rs and for our store alike."""
-    lower = {name.lower(): value for name, value in options.items()}
-    return {name: value for name, value in lower.items() if not name.startswith(_OF_DELTA_RS_ALONE)}

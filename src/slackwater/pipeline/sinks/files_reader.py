@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from ...errors import NotFound
 from ...store import Store
 from .files_log import Entry, EntryKey, parse_entry_key, parse_published, read_entry, read_undo
 from .staging import HOME
@@ -19,6 +20,12 @@ def read_committed(path: str | os.PathLike[str], *, storage_options: Mapping[str
     One that is listed where it was staged may be published before it is opened, and then is not found: list again.
     """
     target = Target(path, storage_options or {})
+    if target.local is not None and not target.local.is_dir():
+        raise NotFound(
+            f"there is no folder {target.local}",
+            code="sink.no_folder",
+            hint="see how it is spelled; the first commit of a pipeline that writes to it makes it",
+        )
     seen = _look(target.store)
     for _ in range(_MAX_LISTINGS):
         before, seen = seen, _look(target.store)

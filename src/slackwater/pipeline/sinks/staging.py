@@ -115,24 +115,27 @@ class Staging:
         """Let the executors write the frame in one action; describe what is durable then."""
         # A folder of its own: one attempt may stage several frames.
         folder = f"{self.folder(attempt)}{secrets.token_hex(4)}/"
-        self._target.make(folder.rsplit("/", 2)[0])
-        with _session_settings(frame.sparkSession, _PARQUET_AS_ALL_READ_IT):
-            writer = frame.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-            writer.parquet(self._target.for_spark(folder))
-        listed = self._store.list(folder)
-        parts = [entry for entry in listed if _is_data(entry.key)]
-        rows = in_parallel([lambda entry=entry: _count_rows(self._store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
-        files = [
-            StagedFile(path=entry.key, size_bytes=entry.size_bytes, rows=count)
-            for entry, count in zip(parts, rows, strict=True)
-            if count
-        ]
-        if files:
+        with self._target.scratch(frame.sparkSession) as scratch:
+            scratch.make(folder.rsplit("/", 2)[0])
+            with _session_settings(frame.sparkSession, _PARQUET_AS_ALL_READ_IT):
+                writer = frame.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+                writer.parquet(scratch.for_spark(folder))
+            listed = scratch.store.list(folder)
+            parts = [entry for entry in listed if _is_data(entry.key)]
+            rows = in_parallel([lambda entry=entry: _count_rows(scratch.store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
+            files = [
+                StagedFile(path=entry.key, size_bytes=entry.size_bytes, rows=count)
+                for entry, count in zip(parts, rows, strict=True)
+                if count
+            ]
             kept = {file.path for file in files}
-            self._store.delete([entry.key for entry in listed if entry.key not in kept])
-            self._target.sync(folder, kept)
-        else:
-            self._target.clear(folder)
+            if scratch is not self._target:
+                self._target.upload(scratch, kept)
+            elif files:
+                self._store.delete([entry.key for entry in listed if entry.key not in kept])
+                self._target.sync(folder, kept)
+            else:
+                self._target.clear(folder)
         return Staged(
             attempt=attempt,
             files=files,

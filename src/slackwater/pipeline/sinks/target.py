@@ -1,19 +1,35 @@
-"""The folder that a sink writes to: as our store, Spark and the operating system name it."""
+"""The folder that a sink writes to: as our store, Spark, delta-rs and the operating system name it."""
 
 from __future__ import annotations
 
+import mmap
 import os
+import re
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from ...artifacts import in_parallel
 from ...errors import Conflict, InvalidInput, Unavailable
+from ...settings import Settings
 from ...store import Store, open_store
+from ...store.opening import allow_http
+from ...store.translation import bad_option
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CONCURRENCY = 8
+# Storage options that delta-rs reads itself; all others are of the object_store crate, which is under our store too.
+_TOTAL_TIMEOUT = "retry_timeout"
+_OF_DELTA_RS_ALONE = (_TOTAL_TIMEOUT, "max_retries", "backoff_config", "delta_", "aws_s3_")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # How often a folder may be pruned by somebody else just before one is made in it.
 _LOST_RACES = 100
 
@@ -22,8 +38,11 @@ class Target:
     """A folder, opened; nothing is read or written yet."""
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, str]) -> None:
-        self.store: Store = open_store(os.fspath(path), None, **options)
-        self.url = self.store.url
+        lower = {name.lower(): value for name, value in options.items()}
+        ours = {name: value for name, value in lower.items() if not name.startswith(_OF_DELTA_RS_ALONE)}
+        settings = _deadlines(lower)
+        self.store: Store = open_store(os.fspath(path), settings, **ours)
+        self.url, self.total_timeout_s = self.store.url, settings.total_timeout_s
         scheme = urlsplit(self.url).scheme
         self.local = Path(unquote(urlsplit(self.url).path)) if scheme == "file" else None
         if scheme not in ("file", "s3", "gs"):
@@ -32,12 +51,41 @@ class Target:
                 code="sink.bad_target",
                 hint="write a path, file:///path, s3://bucket/prefix or gs://bucket/prefix",
             )
+        self.for_delta_rs = {} if scheme == "file" else _for_delta_rs(scheme, ours, settings) | lower
 
     def for_spark(self, key: str) -> str:
         """Name a key as Hadoop does, which takes a local path as it is, without percent-encoding."""
         if self.local is not None:
             return f"file://{self.local}/{key}"
         return f"{self.url}/{key}".replace("s3://", "s3a://", 1)
+
+    @contextmanager
+    def scratch(self, session: SparkSession) -> Iterator[Target]:
+        """Give the target that Spark writes to: this one, or for a cloud a folder here, to be uploaded from.
+
+        Spark has no client for S3 unless it is given one, with settings and credentials of its own; where its executors
+        are on this machine, it needs none. The folder is Spark's, which removes it when its JVM ends.
+        """
+        if self.local is not None or not (session.sparkContext.master or "").startswith("local"):
+            yield self
+            return
+        from pyspark import SparkFiles  # noqa: PLC0415 - the sinks are opened without Spark too
+
+        folder = Path(SparkFiles.getRootDirectory()) / f"slackwater-{secrets.token_hex(8)}"
+        try:
+            yield Target(folder, {})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def upload(self, scratch: Target, keys: Iterable[str]) -> None:
+        """Put files of a scratch under their keys here."""
+
+        def put(key: str) -> None:
+            with scratch.disk_errors(), open(f"{scratch.local}/{key}", "rb") as file:
+                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            self.store.put(key, [data])
+
+        in_parallel([lambda key=key: put(key) for key in keys], CONCURRENCY)  # type: ignore[misc]
 
     def sync(self, folder: str, files: Iterable[str] = (), *, may_be_gone: bool = False) -> None:
         """Make files, and the folders from ``folder`` up to the root, durable: executors and deletes do not sync."""
@@ -91,11 +139,34 @@ class Target:
             raise unavailable(self.url, error.strerror or type(error).__name__) from error
 
 
-def unavailable(url: str, reason: str) -> Unavailable:
+def _deadlines(options: Mapping[str, str]) -> Settings:
+    """Take the deadline of an operation with all its retries from the options; that of a request is obstore's own."""
+    if _TOTAL_TIMEOUT not in options:
+        return Settings()
+    found = re.fullmatch(r"([0-9]{1,9})(ms|s|m|h)", options[_TOTAL_TIMEOUT])
+    try:
+        return msgspec.convert({"total_timeout_s": float(found[1]) * _UNITS_S[found[2]] if found else None}, Settings)
+    except msgspec.ValidationError:
+        raise bad_option(f"its {_TOTAL_TIMEOUT} is no time", "write it as 120s or 2m; a day is the most") from None
+
+
+def _for_delta_rs(scheme: str, options: dict[str, str], settings: Settings) -> dict[str, str]:
+    """Return the options that make delta-rs as patient as our store is, and as open to a server on this machine."""
+    return {
+        "timeout": f"{round(settings.request_timeout_s * 1000)}ms",
+        "connect_timeout": "5s",
+        _TOTAL_TIMEOUT: f"{round(settings.total_timeout_s * 1000)}ms",
+        "max_retries": "1000",  # the time decides
+        **allow_http(scheme, options),
+    }
+
+
+def unavailable(url: str, reason: str, **details: bool) -> Unavailable:
     return Unavailable(
         f"the sink at {url} could not be read or written: {reason}",
         code="sink.unavailable",
         hint="check that it can be reached and written to, then start again: what counts is committed first",
+        **details,
     )
 
 

@@ -1,23 +1,31 @@
-"""The simulation's actors: drivers, tools that roll back or forget, labellers, readers, a disk that fails."""
+"""The simulation's actors: drivers, tools that roll back, forget or trim, labellers, readers, a disk that fails."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, NoReturn, cast
 
-from ... import fallback, forget, recovery, retention, rewind
+import msgspec
+
+from ... import fallback, forget, labels, recovery, repairing, retention, rewind
 from ...artifacts import Holdings
-from ...checkpointer import Attempt, Checkpointer, release
-from ...errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
-from ...formats.changes import Label, Unlabel
-from ...formats.layout import manifest_key
-from ...formats.manifest import Manifest, SinkOutput
+from ...checkpointer import Attempt, Checkpointer, SinkFailed, release
+from ...errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ...formats import manifest as manifests
+from ...formats import records
+from ...formats.changes import Checkpoint, Label, Rollback
+from ...formats.layout import LOG, RecordKey, manifest_key, parse_key, record_key
+from ...formats.manifest import Manifest, SinkOutput, references
 from ...formats.plans import KeepRules
-from ...formats.states import State, find_target
-from ...log import Log
+from ...formats.records import Record
+from ...formats.states import LiveCheckpoint, State, find_target
+from ...inspect import verification
+from ...inspect.pipelines import Pipeline
+from ...log import Decide, Log
 from ...settings import Settings
-from .memory import Memory
-from .scheduler import Actor, SimStore, Simulation, SimWorld, Violation
+from .memory import Memory, content, into
+from .scheduler import TICKS_A_SECOND, Actor, Crashed, SimStore, Simulation, SimWorld, Violation
 from .sink import SimSink
 
 TOTAL = 8
@@ -27,6 +35,28 @@ Body = Callable[[Actor], None]
 Tools = tuple[SimStore, SimWorld, Log]
 
 
+class WatchedLog(Log):
+    """A log whose answers are judged: what it takes for the newest state is that of a record that counted."""
+
+    def __init__(self, simulation: Simulation, store: SimStore, world: SimWorld, scene: Scene) -> None:
+        super().__init__(store, world, scene.settings, kept_records=scene.kept_records)
+        self._written = simulation.written
+
+    def read(self) -> State | None:
+        super().read()
+        return self._judged()
+
+    def append(self, decide: Decide, *, generation: int | None = None) -> State:
+        super().append(decide, generation=generation)
+        return cast(State, self._judged())
+
+    def _judged(self) -> State | None:
+        counted = self._written.get(record_key(self.number))
+        if self.number and (counted is None or records.decode(counted, number=self.number).state != self.state):
+            raise Violation(f"newest: what was taken for record {self.number} has never counted")
+        return self.state
+
+
 class Scene:
     """What the actors of one run share, beside the simulation: what was said to them, and done to the store."""
 
@@ -34,25 +64,52 @@ class Scene:
         choose = simulation.random.choice
         self.simulation = simulation
         self.settings = Settings(
-            keep_last=choose((1, 2, 4, 4)),
+            keep_last=choose((1, 2, 3, 4, 4, 6)),
             inline_max_bytes=choose((0, 4096)),
             inline_budget_bytes=choose((0, 64, 4096)),
             object_min_bytes=choose((1, 60, 10**6)),
             concurrency=1,
         )
+        # So few that writers which slept find their number trimmed away.
+        self.kept_records: int = choose((1, 2, 3, 6))
         self.labels: dict[str, str] = {}
         self.kept: set[str] = set()
+        # What was damaged for good, or lost; and by its checkpoint every file that there was to store.
         self.damaged: set[str] = set()
+        self.model: dict[str, dict[str, bytes]] = {}
+        # Labels that somebody may have removed.
+        self.unlabelled: set[str] = set()
 
     def tools(self, actor: Actor) -> Tools:
         store, world = SimStore(self.simulation, actor), SimWorld(self.simulation, actor)
-        return store, world, Log(store, world, self.settings)
+        return store, world, WatchedLog(self.simulation, store, world, self)
 
-    def stop_if_damaged(self, error: Corrupt) -> NoReturn:
+    def stop_if_damaged(self, error: Corrupt, actor: Actor) -> NoReturn:
         """A user has to decide here; the next actor may be one that has."""
-        if not self.damaged:
+        if error.code == "log.corrupt" and self.simulation.bad_records:
+            raise error
+        if not self.damaged and not actor.spoilt:
             raise Violation(f"restorable: nothing was damaged, and still: {error}") from None
         raise Conflict("stops at the damage", code="head.damaged") from None
+
+    def manifest(self, entry: LiveCheckpoint) -> Manifest:
+        """Tell the manifest of a checkpoint as it was written, whatever has happened to it since."""
+        data = self.simulation.written[manifest_key(entry.checkpoint_id)]
+        return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
+
+    def needs(self, entry: LiveCheckpoint) -> set[str]:
+        """Name all objects without which a checkpoint cannot be restored."""
+        return {manifest_key(entry.checkpoint_id), *references(self.manifest(entry))}
+
+    def check_restored(self, manifest: Manifest, files: dict[str, bytes]) -> Memory:
+        """What was restored is what was stored; a rollback has what its target had."""
+        checkpoint_id, written = manifest.checkpoint_id, self.simulation.written
+        while checkpoint_id not in self.model:
+            rollback = msgspec.json.decode(written[manifest_key(checkpoint_id)])["rollback"]
+            checkpoint_id = rollback["to_id"]
+        if wrong := [path for path, data in self.model[checkpoint_id].items() if files.get(path) != data]:
+            raise Violation(f"verified: epoch {manifest.epoch} was restored, and {wrong[0]} is not what was stored")
+        return Memory.restored(files, manifest)
 
 
 class Program(NamedTuple):
@@ -73,7 +130,7 @@ def driver(scene: Scene, program: Program) -> Body:
         for name in program.drop:
             simulation.sinks[name].given_up = True
         claimed = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks=sinks)
-        head, (memory, holdings) = recover(scene, program, (store, world, log), sinks)
+        head, (memory, holdings) = recover(scene, program, actor, (store, world, log), sinks)
         check_undone(scene, log, sinks)
         refs = retention.References(store, settings)
         retention.sweep(store, log, claimed, sinks, refs)
@@ -95,6 +152,8 @@ def driver(scene: Scene, program: Program) -> Body:
             checkpointer.note_deleted(retention.delete_retired(store, log, checkpointer.generation, refs))
 
         delete_retired()
+        with suppress(Unavailable):
+            log.trim()
         while memory.position < TOTAL:
             size = simulation.random.choice((0, 1, 1, 2))
             rows = list(range(memory.position, min(TOTAL, memory.position + size)))
@@ -109,26 +168,33 @@ def driver(scene: Scene, program: Program) -> Body:
                 for name, sink in sinks.items()
             }
             memory.advance(rows, world)
-            checkpointer.checkpoint(memory.cut(), Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
+            cut = memory.cut()
+            scene.model[checkpoint_id] = content(cut)
+            simulation.attempts += 1
+            checkpointer.checkpoint(cut, Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
             delete_retired()
+            with suppress(Unavailable):
+                log.trim_if_due()
         checkpointer.release()
 
     return body
 
 
 def recover(
-    scene: Scene, program: Program, tools: Tools, sinks: dict[str, SimSink]
+    scene: Scene, program: Program, actor: Actor, tools: Tools, sinks: dict[str, SimSink]
 ) -> tuple[recovery.Head | None, tuple[Memory, Holdings]]:
     store, world, log = tools
 
+    before = set(scene.damaged)
+
     def hydrate(manifest: Manifest) -> tuple[Memory, Holdings]:
         files = dict[str, bytes]()
-        holdings = recovery.restore(store, manifest, scene.settings, files.__setitem__)
-        return Memory.restored(files, manifest), holdings
+        holdings = recovery.restore(store, manifest, scene.settings, into(files))
+        return scene.check_restored(manifest, files), holdings
 
     def fall_back(damage: Corrupt, target: Manifest) -> None:
         if not scene.damaged:
-            scene.stop_if_damaged(damage)
+            scene.stop_if_damaged(damage, actor)
 
     try:
         return fallback.recover(
@@ -142,9 +208,11 @@ def recover(
             fallback=fall_back if program.fallback else None,
         ) or (None, (Memory(), {}))
     except Corrupt as damage:
-        if damage.code != "head.damaged":
+        if damage.code == "log.corrupt":
+            raise
+        if damage.code != "head.damaged" and not actor.spoilt and scene.damaged == before:
             raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
-        scene.stop_if_damaged(damage)
+        scene.stop_if_damaged(damage, actor)
 
 
 def check_undone(scene: Scene, log: Log, sinks: dict[str, SimSink]) -> None:
@@ -165,114 +233,231 @@ def check_swept(state: State, survey: recovery.Survey, sinks: dict[str, SimSink]
 
 
 def roller(scene: Scene) -> Body:
-    """Roll back to some epoch at some time: what ``pipeline/rollback.py`` does."""
+    """Roll back to some epoch at some time, and once more: what ``pipeline/rollback.py`` does."""
+
+    def body(actor: Actor) -> None:
+        for _ in range(scene.simulation.random.choice((1, 2, 3))):
+            roll_back(scene, actor)
+
+    return body
+
+
+def roll_back(scene: Scene, actor: Actor) -> None:
     choose = scene.simulation.random.choice
+    store, world, log = scene.tools(actor)
+
+    def open_sink(name: str, output: SinkOutput) -> SimSink:
+        sink = SimSink(scene.simulation, actor, name)
+        sink.bind("p", name, cast(State, log.state).uid)
+        return sink
+
+    state = wait_for_branch(log, world)
+    if state is None:
+        return
+    older, undone = state.branch[:-1], [entry for entry in state.live if entry.undone]
+    hurt = [entry for entry in older if scene.needs(entry) & scene.damaged]
+    to_epoch = choose(choose((older, older, state.live[-1:], undone or older, undone or older, hurt or older))).epoch
+    keep = choose(((), (), (), ("left",), SINKS))
+    try:
+        rewind.verify_restorable(store, find_target(state, to_epoch), scene.settings)
+        planned = rewind.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
+    except Corrupt as error:
+        # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.
+        now = cast(State, log.read())
+        if all(now.find(entry.epoch) for entry in state.live):
+            scene.stop_if_damaged(error, actor)
+        return
+    except InvalidInput:
+        return  # It would keep a sink that is not there.
+    if planned.done:
+        return
+    scene.kept |= set(keep)
+    state = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks={}).state
+    try:
+        rewind.roll_back(store, log, world, to_epoch, keep=keep)
+    except (InvalidInput, NotFound) as gone:
+        if gone.code not in ("checkpoint.not_found", "sink.unknown"):
+            raise
+    except Corrupt as damage:
+        scene.stop_if_damaged(damage, actor)
+    release(log, state.generation)
+    if choose((True, False)):
+        driver(scene, Program())(actor)  # whoever rolls back starts again
+
+
+def wait_for_branch(log: Log, world: SimWorld, *, patience: int = 20) -> State | None:
+    """Wait until there are some checkpoints, and an older one beside the head; not for ever, or for nobody."""
+    wanted = world.choose(range(2, 9))
+    for _ in range(patience):
+        driven = world.driven
+        if world.attempts >= wanted or not driven:
+            try:
+                state = log.read()
+            except SlackwaterError:
+                state = None
+            if state is not None and len(state.branch) > 1:
+                return state
+            if not driven:
+                return None
+        world.pause(4)
+    return None
+
+
+def supervised(body: Body, lives: int) -> Body:
+    """Start a process again when it dies, or gives up because the store is away; not one that was told to stop."""
+
+    def again(actor: Actor) -> None:
+        for _ in range(lives - 1):
+            try:
+                return body(actor)
+            except (Crashed, Unavailable, SinkFailed):
+                actor.away_until = 0
+                actor.spoilt.clear()
+                actor.simulation.pause(actor, actor.simulation.random.randint(1, 2 * TICKS_A_SECOND))
+        body(actor)
+
+    return again
+
+
+def failing_disk(scene: Scene) -> Body:
+    """Damage or lose what newer checkpoints need and some older one does not: that one is sound at this moment."""
+    simulation, random = scene.simulation, scene.simulation.random
+
+    def body(actor: Actor) -> None:
+        _, world, log = scene.tools(actor)
+        for _ in range(random.choice((1, 1, 2))):
+            state = wait_for_branch(log, world)
+            if state is None:
+                return
+            sound = random.choice(state.branch[:-1])
+            newer = (scene.needs(entry) for entry in state.branch if entry.epoch > sound.epoch)
+            exposed = sorted((set().union(*newer) - scene.needs(sound) - scene.damaged) & simulation.objects.keys())
+            for key in random.sample(exposed, min(random.choice((1, 1, 2, 3)), len(exposed))):
+                scene.damaged.add(key)
+                random.choice((simulation.damage, simulation.damage, simulation.lose))(key)
+            actor.stalled_until = simulation.now + random.randint(1, 300)
+
+    return body
+
+
+def bad_block(scene: Scene) -> Body:
+    """Damage the newest record, of some kind or of any, while others are stalled; again, if somebody goes on."""
+    simulation, choose = scene.simulation, scene.simulation.random.choice
+
+    def find() -> Record | None:
+        key = max((key for key in simulation.objects if key.startswith(LOG)), default="")
+        with suppress(Corrupt):
+            return (
+                records.decode(simulation.objects[key], number=cast(RecordKey, parse_key(key)).number) if key else None
+            )
+        return None
+
+    def body(actor: Actor) -> None:
+        _, world, _ = scene.tools(actor)
+        for _ in range(choose((1, 2, 4))):
+            wanted = choose((Checkpoint, Checkpoint, Rollback, Rollback, object))
+            for _ in range(200):
+                record = find()
+                if record is not None and record.state.live and isinstance(record.change, wanted):
+                    break
+                world.sleep(1)
+            # Of two records in a row, both lost, the first may have removed a label, and the second what had it.
+            if record is None or record_key(record.number - 1) in simulation.bad_records:
+                continue
+            simulation.damage(record_key(record.number))
+            simulation.bad_records.add(record_key(record.number))
+            simulation.stall("driver", 0.9, 800)
+            for number in range(choose((0, 1, 1, 2))):
+                name = f"repairer-{record.number}-{number}"
+                simulation.spawn(name, repairer(scene), delay=simulation.random.randint(1, 200))
+            actor.stalled_until = simulation.now + simulation.random.randint(1, 400)
+
+    return body
+
+
+def repairer(scene: Scene) -> Body:
+    """Repair a damaged newest record: what ``slackwater repair --yes`` does."""
 
     def body(actor: Actor) -> None:
         store, world, log = scene.tools(actor)
 
         def open_sink(name: str, output: SinkOutput) -> SimSink:
-            sink = SimSink(scene.simulation, actor, name)
-            sink.bind("p", name, cast(State, log.state).uid)
-            return sink
+            return SimSink(scene.simulation, actor, name)
 
-        state = wait_for_branch(log, world)
-        if state is None:
-            return
-        undone = [entry for entry in state.live if entry.undone]
-        to_epoch = choose(choose((state.branch[:-1], state.live, undone or state.live))).epoch
-        keep = choose(((), (), (), ("left",), SINKS))
         try:
-            rewind.verify_restorable(store, find_target(state, to_epoch), scene.settings)
-            planned = rewind.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
+            prepared = repairing.prepare(store, log, scene.settings, open_sink)
+            if prepared is not None:
+                repairing.repair(store, log, world, scene.settings, prepared, driver=actor.name)
         except Corrupt as error:
-            # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.
-            now = cast(State, log.read())
-            if all(now.find(entry.epoch) for entry in state.live):
-                scene.stop_if_damaged(error)
-            return
-        except InvalidInput:
-            return  # It would keep a sink that is not there.
-        if planned.done:
-            return
-        scene.kept |= set(keep)
-        state = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks={}).state
-        try:
-            rewind.roll_back(store, log, world, to_epoch, keep=keep)
-        except (InvalidInput, NotFound) as gone:
-            if gone.code not in ("checkpoint.not_found", "sink.unknown"):
-                raise
-        except Corrupt as damage:
-            scene.stop_if_damaged(damage)
-        release(log, state.generation)
-
-    return body
-
-
-def wait_for_branch(log: Log, world: SimWorld) -> State | None:
-    """Wait until there is an older checkpoint beside the head; not for ever."""
-    for _ in range(20):
-        try:
-            state = log.read()
-        except SlackwaterError:
-            state = None
-        if state is not None and len(state.branch) > 1:
-            return state
-        world.sleep(1)
-    return None
-
-
-def failing_disk(scene: Scene) -> Body:
-    """Damage something that newer checkpoints need and some older one does not: that one is sound at this moment."""
-    choose = scene.simulation.random.choice
-
-    def body(actor: Actor) -> None:
-        store, world, log = scene.tools(actor)
-        state = wait_for_branch(log, world)
-        if state is None:
-            return
-        sound = choose(state.branch[:-1])
-        refs = retention.References(store, scene.settings)
-        newer = [entry for entry in state.branch if entry.epoch > sound.epoch]
-        try:
-            needed = {manifest_key(entry.checkpoint_id) for entry in newer}.union(*(refs.of(entry) for entry in newer))
-            key = choose(sorted(needed - refs.of(sound)))
-        except Corrupt:
-            return  # retired meanwhile
-        if key in scene.simulation.objects:
-            scene.simulation.damage(key)
-            scene.damaged.add(key)
+            # What there was to go on from may be retired by the damaged record, and gone.
+            if not scene.simulation.bad_records:
+                scene.stop_if_damaged(error, actor)
+            raise Conflict("stops at the damage", code="repair.impossible") from None
 
     return body
 
 
 def labeller(scene: Scene) -> Body:
-    simulation, told = scene.simulation, scene.labels
+    """Make a savepoint; now and then remove one, whoever made it."""
+    random = scene.simulation.random
 
     def body(actor: Actor) -> None:
         _, world, log = scene.tools(actor)
-
-        def decide(state: State | None) -> Label:
-            if state is None or not state.live:
-                raise NotFound("nothing to label yet", code="checkpoint.not_found")
-            return Label(label="kept", epoch=simulation.random.choice(state.live).epoch)
-
         for _ in range(20):
             try:
-                state = log.append(decide)
+                state = cast(State, log.read())
+                ref = random.choice((labels.LATEST_REF, str(random.choice(state.live).epoch)))
+                savepoint = labels.create_label(log, actor.name, ref)
                 break
-            except SlackwaterError:
+            except (AttributeError, IndexError, SlackwaterError):  # There is nothing to label yet.
                 world.sleep(1)
         else:
             return
-        found = next(savepoint for savepoint in state.labels if savepoint.label == "kept")
-        entry = state.find(found.epoch)
+        state = cast(State, log.state)
+        entry = state.find(savepoint.epoch)
         if entry is None:
             raise Violation("label-live: a labelled checkpoint is not live")
-        told["kept"] = entry.checkpoint_id
-        if simulation.random.random() < 0.3:
-            del told["kept"]
-            log.append(lambda state: Unlabel(label="kept") if state and state.labels else None)
+        scene.labels[actor.name] = entry.checkpoint_id
+        if random.random() < 0.4:
+            label = random.choice(state.labels).label
+            scene.unlabelled.add(label)
+            with suppress(NotFound):
+                labels.delete_label(log, label)
+
+    return body
+
+
+def sleeper(scene: Scene) -> Body:
+    """Read, sleep, then append on what was read, again and again: the number may have been trimmed away by then."""
+    simulation = scene.simulation
+
+    def body(actor: Actor) -> None:
+        _, world, log = scene.tools(actor)
+        if wait_for_branch(log, world) is None:
+            return
+        for nap in range(3):
+            label = f"{actor.name} {nap}"
+
+            def decide(state: State | None, label: str = label) -> Label:
+                return Label(label=label, epoch=cast(State, state).epoch)
+
+            actor.stalled_until = simulation.now + simulation.random.randint(50, 400)
+            state = log.append(decide)
+            epoch = next(savepoint.epoch for savepoint in state.labels if savepoint.label == label)
+            scene.labels[label] = cast(LiveCheckpoint, state.find(epoch)).checkpoint_id
+
+    return body
+
+
+def trimmer(scene: Scene) -> Body:
+    """Trim at any time, beside whoever else does."""
+
+    def body(actor: Actor) -> None:
+        _, world, log = scene.tools(actor)
+        for _ in range(scene.simulation.random.randint(1, 6)):
+            log.trim()
+            actor.stalled_until = scene.simulation.now + scene.simulation.random.randint(1, 150)
+            world.sleep(1)
 
     return body
 
@@ -286,7 +471,7 @@ def forgetter(scene: Scene) -> Body:
         state = wait_for_branch(log, world)
         if state is None:
             return
-        by_name = forget.by_ref(str(random.choice(state.live).epoch))
+        by_name = forget.by_ref(random.choice((labels.LATEST_REF, str(random.choice(state.live).epoch))))
         last = KeepRules(last=random.choice((1, 2, 3)))
         within = KeepRules(within_ms=random.choice((1, 100_000)))
         choose = random.choice((by_name, forget.by_rules(last), forget.by_rules(within)))
@@ -306,14 +491,69 @@ def forgetter(scene: Scene) -> Body:
 
 
 def reader(scene: Scene) -> Body:
+    """Restore by some REF, at any time: what ``slackwater restore`` does."""
+    random = scene.simulation.random
+
     def body(actor: Actor) -> None:
         last = 0
         for _ in range(5):
-            _, world, log = scene.tools(actor)
+            store, world, log = scene.tools(actor)
             state = log.read()
             if state is not None and state.epoch < last:
                 raise Violation("monotone: the newest epoch went back")
             last = state.epoch if state else 0
+            if state is not None and state.live:
+                savepoints = [savepoint.label for savepoint in state.labels]
+                epoch = str(random.randint(max(1, state.epoch - 4), state.epoch))
+                hurt = [str(entry.epoch) for entry in state.live if scene.needs(entry) & scene.damaged]
+                some = (savepoints or [epoch], hurt or [epoch])
+                ref = random.choice((labels.LATEST_REF, epoch, *map(random.choice, some)))
+                with suppress(NotFound, InvalidInput):
+                    restore(scene, actor, store, log, labels.resolve(state, ref))
+            actor.stalled_until = scene.simulation.now + random.randint(1, 200)
             world.sleep(1)
 
     return body
+
+
+def restore(scene: Scene, actor: Actor, store: SimStore, log: Log, entry: LiveCheckpoint) -> None:
+    """Restore a checkpoint: all of it and nothing else, or not at all, and then for a reason."""
+    actor.spoilt.clear()
+    files: dict[str, bytes] = {}
+    try:
+        manifest = recovery.load_manifest(store, entry)
+        recovery.restore(store, manifest, scene.settings, into(files))
+    except Corrupt as error:
+        state = cast(State, log.read())
+        if state.find(entry.epoch) and not actor.spoilt and not scene.needs(entry) & scene.damaged:
+            raise Violation(f"restorable: live epoch {entry.epoch}: {error}") from None
+    else:
+        scene.check_restored(manifest, files)
+
+
+def verifier(scene: Scene) -> Body:
+    """Verify all that is live, reading it, at any time: what ``slackwater verify --read-data`` does."""
+
+    def body(actor: Actor) -> None:
+        store, world, log = scene.tools(actor)
+        if (state := wait_for_branch(log, world)) is not None:
+            verify_all(scene, actor, Pipeline(name="p", url=store.url, store=store, log=log, state=state))
+
+    return body
+
+
+def verify_all(scene: Scene, actor: Actor, pipeline: Pipeline) -> None:
+    """Every damage to what stays live all the while is reported, and nothing else is."""
+    actor.spoilt.clear()
+    damaged, state = set(scene.damaged), pipeline.state
+    result = verification.verify(pipeline, state.live, read_data=True, settings=scene.settings)
+    reported = {finding.key: finding for finding in result.findings if finding.severity == "error"}
+    if wrong := sorted(reported.keys() - scene.damaged - scene.simulation.bad_records - actor.spoilt):
+        raise Violation(f"false-alarm: nothing is wrong with {wrong[0]}, but: {reported[wrong[0]].message}")
+    now = cast(State, pipeline.log.state)
+    for entry in state.live:
+        if now.find(entry.epoch) is not None:
+            # What a damaged manifest names, nobody can tell.
+            hidden = {manifest_key(entry.checkpoint_id)} & (damaged | actor.spoilt)
+            if missed := (hidden or scene.needs(entry)) & damaged - reported.keys():
+                raise Violation(f"reported: epoch {entry.epoch} needs {min(missed)}, which is damaged")

@@ -7,16 +7,17 @@ from typing import cast
 import msgspec
 
 from ... import recovery
-from ...errors import SlackwaterError
+from ...errors import Corrupt, SlackwaterError
 from ...formats import manifest as manifests
 from ...formats import records
-from ...formats.changes import Checkpoint, Claim, Rollback
-from ...formats.layout import LATEST, RecordKey, manifest_key, parse_key
+from ...formats.changes import Change, Checkpoint, Claim, Label, Repair, Rollback
+from ...formats.layout import LATEST, RecordKey, manifest_key, parse_key, record_key
 from ...formats.manifest import Manifest, references
 from ...formats.records import Record
 from ...formats.states import LiveCheckpoint, RetiredCheckpoint, State
-from .actors import TOTAL, Scene
-from .memory import Memory
+from ...inspect.pipelines import Pipeline
+from .actors import TOTAL, Scene, verify_all
+from .memory import into
 from .scheduler import Actor, SimStore, Violation
 
 
@@ -30,18 +31,25 @@ class Chunk(msgspec.Struct):
 
 
 class History:
-    """All records in order, with the manifests as they were written, whatever has happened to them since."""
+    """All records that counted, and the manifests, as they were written, whatever has happened to them since."""
 
     def __init__(self, scene: Scene) -> None:
-        self.scene, objects = scene, scene.simulation.objects
-        keys = sorted(key for key in objects if isinstance(parse_key(key), RecordKey))
-        self.records = [records.decode(objects[key], number=n) for n, key in enumerate(keys, 1)]
+        self.scene, written = scene, scene.simulation.written
+        keys = sorted(key for key in written if isinstance(parse_key(key), RecordKey))
+        self.records = [records.decode(written[key], number=n) for n, key in enumerate(keys, 1)]
         self.dropped = {
             (settled.epoch, name)
             for record in self.records
             if (settled := getattr(record.change, "settled", None)) is not None
             for name, sink in settled.sinks.items()
             if sink.status == "Dropped"
+        }
+        # Damaged before anybody went on from them: a repair has passed them by, and sinks may have followed them.
+        self.lost = {
+            number
+            for record in self.records
+            if isinstance(record.change, Repair)
+            for number in range(record.change.from_number + 1, record.number)
         }
         # Sinks that did not take part in all, as told; and those that may have rows twice, as told or by their nature.
         self.partial = {name for _, name in self.dropped}
@@ -56,7 +64,7 @@ class History:
         """Whether nobody can know what is garbage: a live manifest that cannot be read may name it."""
         return any(manifest_key(entry.checkpoint_id) in self.scene.damaged for entry in self.state.live)
 
-    def manifest(self, entry: Checkpoint | Rollback | LiveCheckpoint | RetiredCheckpoint) -> Manifest:
+    def manifest(self, entry: Checkpoint | Rollback | Repair | LiveCheckpoint | RetiredCheckpoint) -> Manifest:
         data = self.scene.simulation.written[manifest_key(entry.checkpoint_id)]
         return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
 
@@ -66,6 +74,9 @@ class History:
         chunks: dict[str, list[Chunk]] = {name: [] for name in self.scene.simulation.sinks}
         for record in self.records:
             change, state = record.change, before.state if before else None
+            if record.number in self.lost:
+                self._lose(change, chunks)
+                continue
             if state is not None:
                 self._check_step(cast(Record, before), record)
             if isinstance(change, Checkpoint):
@@ -76,10 +87,21 @@ class History:
                     if rows:
                         sure = (change.epoch, name) not in self.dropped
                         chunks[name].append(Chunk(change.epoch, rows, sure))
-            elif isinstance(change, Rollback):
+            elif isinstance(change, Rollback | Repair):
                 self._undo(change, cast(State, state), chunks)
             before = record
         return chunks
+
+    def _lose(self, change: Change, chunks: dict[str, list[Chunk]]) -> None:
+        """What a lost record said may be in a sink, or not."""
+        if isinstance(change, Checkpoint):
+            for name, sink in self.manifest(change).sinks.items():
+                rows = [row for descriptor in sink.descriptors for row in descriptor["rows"]]
+                if rows:
+                    chunks[name].append(Chunk(change.epoch, rows, sure=False))
+        elif isinstance(change, Rollback | Repair):
+            for chunk in (chunk for given in chunks.values() for chunk in given):
+                chunk.sure = chunk.sure and chunk.epoch <= change.to_epoch
 
     def _check_step(self, before: Record, record: Record) -> None:
         change, state = record.change, before.state
@@ -96,10 +118,13 @@ class History:
             raise Violation(f"one-winner: record {record.number} is of generation {generation}, which was fenced")
         if record.state.head is not None and record.state.head.undone:
             raise Violation(f"undone: the head of record {record.number} was undone")
-        if isinstance(change, Rollback) and change.to_epoch not in {entry.epoch for entry in state.branch}:
+        branch = {entry.epoch for entry in state.branch}
+        if isinstance(change, Repair) and state.head is not None and state.head.epoch > state.settled_epoch:
+            branch |= {state.head.rollback_to or 0}
+        if isinstance(change, Rollback | Repair) and change.to_epoch not in branch:
             raise Violation(f"undone: record {record.number} rolls back to {change.to_epoch}, which is off the branch")
 
-    def _undo(self, change: Rollback, state: State, chunks: dict[str, list[Chunk]]) -> None:
+    def _undo(self, change: Rollback | Repair, state: State, chunks: dict[str, list[Chunk]]) -> None:
         manifest = self.manifest(change)
         assert manifest.rollback is not None
         for name, given in chunks.items():
@@ -130,14 +155,26 @@ def check(scene: Scene) -> None:
         _check_sink(history, name, sink.committed, chunks[name])
         if sink.staged and not sink.given_up:
             raise Violation(f"swept: the sink {name} still holds staged {sorted(sink.staged)}")
+    for record in history.records[-scene.kept_records :]:
+        key = record_key(record.number)
+        if (
+            key not in scene.damaged | scene.simulation.bad_records
+            and scene.simulation.objects.get(key) != scene.simulation.written[key]
+        ):
+            raise Violation(f"newest: record {record.number} of {len(history.records)} is gone")
+    lost = [record.change for record in history.records if record.number in history.lost]
+    gone = scene.unlabelled | {change.label for change in lost if isinstance(change, Label)}
     for label, checkpoint_id in scene.labels.items():
-        if checkpoint_id not in {entry.checkpoint_id for entry in history.state.live}:
+        if label not in gone and checkpoint_id not in {entry.checkpoint_id for entry in history.state.live}:
             raise Violation(f"label-kept: the savepoint {label} is gone")
     looked: list[Violation] = []
 
     def body(actor: Actor) -> None:
+        store, _, log = scene.tools(actor)
         try:
-            _check_store(history, SimStore(scene.simulation, actor))
+            _check_store(history, store)
+            state = cast(State, log.read())
+            verify_all(scene, actor, Pipeline(name="p", url=store.url, store=store, log=log, state=state))
         except Violation as violation:
             looked.append(violation)
 
@@ -175,16 +212,16 @@ def _check_store(history: History, store: SimStore) -> None:
         wanted = references(history.manifest(entry)) | {manifest_key(entry.checkpoint_id)}
         needed |= wanted
         # Of a damaged one, too: what is left must be there when the rest is put back from a copy.
-        if lost := wanted - scene.simulation.objects.keys():
+        if lost := wanted - scene.simulation.objects.keys() - scene.damaged:
             raise Violation(f"restorable: live epoch {entry.epoch} has lost {min(lost)}")
-        if wanted & scene.damaged and entry is not state.head:
-            continue
         try:
             files: dict[str, bytes] = {}
-            recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, files.__setitem__)
+            recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, into(files))
         except SlackwaterError as error:
+            if entry is not state.head and isinstance(error, Corrupt) and wanted & scene.damaged:
+                continue
             raise Violation(f"restorable: live epoch {entry.epoch}: {error}") from error
-        Memory.restored(files, history.manifest(entry))
+        scene.check_restored(history.manifest(entry), files)
     if history.blind:
         return
     for retired in state.retired:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
-from ...artifacts import Cut, CutFile, CutOperator, CutPartition
+from ...artifacts import Cut, CutFile, CutOperator, CutPartition, Write
 from ...formats.manifest import Manifest, SourcePosition
 from .scheduler import SimWorld, Violation
 
 PARTITIONS = 2
+
+
+def into(files: dict[str, bytes]) -> Write:
+    """Keep what is restored here."""
+
+    def write(path: str, parts: Iterator[bytes]) -> None:
+        files[path] = b"".join(parts)
+
+    return write
 
 
 class Memory:
@@ -87,6 +97,12 @@ class Memory:
             ],
             files=[CutFile(f"offsets/{self.micro_batch}", offsets, len(offsets))],
         )
+
+
+def content(cut: Cut) -> dict[str, bytes]:
+    """Tell every file of a cut."""
+    files = [*cut.files, *(file for op in cut.operators for partition in op.partitions for file in partition.files)]
+    return {file.path: file.source for file in files if isinstance(file.source, bytes)}
 
 
 def encode_delta(rows: list[int], parent: str | None) -> bytes:

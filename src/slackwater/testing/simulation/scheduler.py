@@ -9,9 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import NoReturn
 
-from ...errors import Conflict, NotFound, Unavailable
-from ...store import Listed, Listing, Names, Requests
+from ...durable import Buffer
+from ...errors import Conflict, Corrupt, NotFound, Unavailable
+from ...store import Listed, Listing, Names, Requests, Stream
+from ..faulty_store import FATES, Kind, spoil
+
+TICKS_A_SECOND = 20
 
 
 class Crashed(BaseException):
@@ -36,12 +41,19 @@ class SinkMemory:
 
 
 class Actor:
-    def __init__(self, name: str, faults: bool) -> None:
-        self.name, self.faults = name, faults
+    def __init__(self, simulation: Simulation, name: str, faults: bool) -> None:
+        self.simulation, self.name, self.faults = simulation, name, faults
         self.turn = _closed()
+        self.thread: threading.Thread
         self.done = False
         self.stalled_until = 0
+        # Until when its store is not to be had, and why.
         self.away_until = 0
+        self.away: Kind = "503"
+        # It sleeps long where that may do harm: before it commits what others may have undone.
+        self.drowsy = False
+        # What it has read wrong, though it is stored right.
+        self.spoilt: set[str] = set()
         self.error: BaseException | None = None
 
 
@@ -52,38 +64,51 @@ class Simulation:
     leaves work for others, and can do harm when it wakes.
     """
 
-    def __init__(self, seed: int, *, max_steps: int = 20_000, late_risk: int = 4) -> None:
+    def __init__(self, seed: int, *, max_steps: int = 100_000, late_risk: int = 4) -> None:
         self.random = Random(seed)
         self.objects: dict[str, bytes] = {}
-        # Every object as it was put, for judges: what was deleted or damaged since is still here.
+        # Every object as it was put, for judges: what was deleted or damaged since is still here. A number of the log
+        # that was created again after a trim has its first record, the one that counted.
         self.written: dict[str, bytes] = {}
         self.sinks: dict[str, SinkMemory] = {}
         self.trace: list[str] = []
         self.now = 0
-        self._in_flight: list[tuple[str, bytes]] = []
-        self._actors: list[Actor] = []
+        self._in_flight: list[Callable[[], object]] = []
+        self.actors: list[Actor] = []
         self._control = _closed()
         self._max_steps = max_steps
         self.late_risk = late_risk
+        # Why a store may not be to be had; how likely it is that a put loses its answer, a read is spoilt, a sink fails
+        self.outages: tuple[Kind, ...] = ("503",)
+        self.put_risk = self.read_risk = self.sink_risk = 0.0
+        # How many checkpoints drivers have tried to make.
+        self.attempts = 0
+        # Records that were damaged while they were the newest.
+        self.bad_records: set[str] = set()
         self._failure: BaseException | None = None
+        # After a failure nobody goes on.
+        self._over = False
 
     def spawn(self, name: str, body: Callable[[Actor], None], *, faults: bool = True, delay: int = 0) -> Actor:
-        actor = Actor(name, faults)
+        actor = Actor(self, name, faults)
         actor.stalled_until = self.now + delay
 
         def run() -> None:
             actor.turn.acquire()
             try:
-                body(actor)
+                if not self._over:
+                    body(actor)
             except Crashed:
                 pass
             except BaseException as error:
                 actor.error = error
             actor.done = True
-            self._end_turn(actor)
+            if not self._over:
+                self._end_turn(actor)
 
-        threading.Thread(target=run, daemon=True).start()
-        self._actors.append(actor)
+        actor.thread = threading.Thread(target=run, daemon=True)
+        actor.thread.start()
+        self.actors.append(actor)
         return actor
 
     def run(self) -> None:
@@ -93,16 +118,21 @@ class Simulation:
             first.turn.release()
             self._control.acquire()
         if self._failure is not None:
+            self._over = True
+            for actor in self.actors:
+                if not actor.done:
+                    actor.turn.release()
+                    actor.thread.join()
             raise self._failure
 
     def _choose(self) -> Actor | None:
         """Choose whose turn is next; None when all have ended."""
-        while pending := [actor for actor in self._actors if not actor.done]:
+        while pending := [actor for actor in self.actors if not actor.done]:
             self.now += 1
             if self.now > self._max_steps:
                 raise Violation("progress: the actors do not come to an end")
             if self._in_flight and self.random.random() < 0.1:
-                self._land(self._in_flight.pop(self.random.randrange(len(self._in_flight))))
+                self._in_flight.pop(self.random.randrange(len(self._in_flight)))()
             ready = [actor for actor in pending if actor.stalled_until <= self.now]
             if ready:
                 return self.random.choice(ready)
@@ -112,7 +142,11 @@ class Simulation:
     def _end_turn(self, actor: Actor) -> None:
         """Hand over for good."""
         if actor.error is not None and not isinstance(cause := _root(actor.error), Conflict | Unavailable):
-            self._failure = cause
+            # Who reads something wrong may stop there; a second try reads it right.
+            # A damaged newest record stops everybody, until a user has it repaired.
+            stopped = actor.spoilt or (self.bad_records and getattr(cause, "code", "") == "log.corrupt")
+            if not (isinstance(cause, Corrupt) and stopped):
+                self._failure = cause
         following = None
         try:
             following = None if self._failure else self._choose()
@@ -120,12 +154,14 @@ class Simulation:
             self._failure = endless
         (following.turn if following else self._control).release()
 
-    def step(self, actor: Actor, what: str, *, risk: int = 1) -> None:
+    def step(self, actor: Actor, what: str, *, risk: int = 1, writes: bool = False) -> None:
         """Give up the turn; come back when the seed says so, unless the process dies here."""
-        following = self._choose()
+        following = None if self._over else self._choose()
         if following is not None and following is not actor:
             following.turn.release()
             actor.turn.acquire()
+        if self._over:
+            raise Crashed
         self.trace.append(f"{actor.name} {what}")
         self._maybe_crash(actor, risk)
         if not actor.faults:
@@ -134,9 +170,17 @@ class Simulation:
             actor.stalled_until = self.now + self.random.randint(20, 400)
             self.step(actor, f"wakes before {what}")
         if self.random.random() < 0.01:
-            actor.away_until = self.now + self.random.randint(1, 30)
-        if actor.away_until > self.now:
-            raise Unavailable("the simulated store is away", code="store.unavailable")
+            actor.away_until, actor.away = self.now + self.random.randint(1, 30), self.random.choice(self.outages)
+        if actor.away_until > self.now and (writes or actor.away != "full-disk"):
+            self.trace.append(f"{actor.name} {actor.away}")
+            raise Unavailable(f"the simulated store: {actor.away}", code=_CODES.get(actor.away, "store.unavailable"))
+
+    def pause(self, actor: Actor, ticks: int) -> None:
+        """Give up the turn for a while in which nothing befalls the actor."""
+        actor.stalled_until = self.now + ticks
+        faults, actor.faults = actor.faults, False
+        self.step(actor, "waits")
+        actor.faults = faults
 
     def after(self, actor: Actor) -> None:
         self._maybe_crash(actor)
@@ -149,29 +193,71 @@ class Simulation:
     def lose_answer(self, actor: Actor, key: str, data: bytes) -> None:
         """The answer to a create is lost: it has landed, lands later, or never does."""
         if actor.faults and self.random.random() < 0.08:
-            fate = self.random.choice(("landed", "later", "never"))
-            self.trace.append(f"{actor.name} create {key}: answer lost, {fate}")
-            if fate == "landed":
-                self._land((key, data))
-            elif fate == "later":
-                self._in_flight.append((key, data))
-            raise Unavailable("the simulated answer was lost", code="store.unavailable")
+            self._lose_answer(actor, f"create {key}", lambda: self.land(key, data))
 
-    def _land(self, write: tuple[str, bytes]) -> None:
-        self.objects.setdefault(*write)
+    def lose_put(self, actor: Actor, key: str, data: bytes) -> None:
+        """The answer to a put is lost, as that to a create may be."""
+        if actor.faults and self.random.random() < self.put_risk:
+            self._lose_answer(actor, f"put {key}", lambda: self.store(key, data))
+
+    def _lose_answer(self, actor: Actor, what: str, act: Callable[[], object]) -> NoReturn:
+        fate = self.random.choice(FATES)
+        self.trace.append(f"{actor.name} {what}: answer lost, {fate}")
+        if fate == "landed":
+            act()
+        elif fate == "later":
+            self._in_flight.append(act)
+        raise Unavailable("the simulated answer was lost", code="store.unavailable")
+
+    def land_all(self) -> None:
+        """Let all that is in flight land."""
+        while self._in_flight:
+            self._in_flight.pop(0)()
+
+    def store(self, key: str, data: bytes) -> None:
+        self.objects[key] = self.written[key] = data
+
+    def spoil_read(self, actor: Actor, key: str, data: bytes) -> bytes:
+        """Read something else than what is stored; the next read may be right."""
+        if not actor.faults or self.random.random() >= self.read_risk:
+            return data
+        kind: Kind = self.random.choice(("truncated", "bit-flipped"))
+        actor.spoilt.add(key)
+        self.trace.append(f"{actor.name} get {key}: {kind}")
+        if kind == "truncated":  # which the store's own code finds out
+            raise Corrupt(f"the simulated read of {key} ends early", code="store.short_read")
+        return spoil(kind, data, self.random)
+
+    def land(self, key: str, data: bytes) -> bool:
+        """Create an object unless its name is taken."""
+        if key in self.objects:
+            return False
+        self.objects[key] = data
+        self.written.setdefault(key, data)
+        return True
+
+    def stall(self, names: str, share: float, most: int) -> None:
+        """Let some of those whose names begin so sleep: they wake up to a world that has gone on."""
+        for actor in self.actors:
+            if actor.name.startswith(names) and not actor.done and self.random.random() < share:
+                actor.stalled_until = max(actor.stalled_until, self.now + self.random.randint(1, most))
 
     def damage(self, key: str) -> None:
         """Flip one bit of a stored object, as a disk may."""
-        data = bytearray(self.objects[key])
-        bit = self.random.randrange(8 * len(data))
-        data[bit // 8] ^= 1 << bit % 8
-        self.objects[key] = bytes(data)
-        self.trace.append(f"bit {bit} of {key} flips")
+        self.objects[key] = spoil("bit-flipped", self.objects[key], self.random)
+        self.trace.append(f"a bit of {key} flips")
+
+    def lose(self, key: str) -> None:
+        """Lose a stored object, as a disk may."""
+        del self.objects[key]
+        self.trace.append(f"{key} is lost")
 
     def mend(self, key: str) -> None:
-        """Put an object back from a copy, if it is still there."""
-        if key in self.objects:
-            self.objects[key] = self.written[key]
+        """Put an object back from a copy."""
+        self.objects[key] = self.written[key]
+
+
+_CODES: dict[Kind, str] = {"full-disk": "store.full", "denied": "store.denied"}
 
 
 def _closed() -> threading.Lock:
@@ -198,18 +284,19 @@ class SimStore:
         data = self._sim.objects.get(key)
         if data is None:
             raise NotFound(f"no object {key}", code="store.not_found")
-        return data[offset : None if size is None else offset + size]
+        return self._sim.spoil_read(self._actor, key, data[offset : None if size is None else offset + size])
 
-    def put(self, key: str, data: bytes | Sequence[bytes | bytearray | memoryview]) -> None:
-        self._sim.step(self._actor, f"put {key}")
+    def put(self, key: str, data: bytes | Sequence[Buffer] | Stream) -> None:
+        self._sim.step(self._actor, f"put {key}", writes=True)
         whole = data if isinstance(data, bytes) else b"".join(data)
-        self._sim.objects[key] = self._sim.written[key] = whole
+        self._sim.lose_put(self._actor, key, whole)
+        self._sim.store(key, whole)
         self._sim.after(self._actor)
 
     def create(self, key: str, data: bytes) -> bool:
-        self._sim.step(self._actor, f"create {key}", risk=2)
+        self._sim.step(self._actor, f"create {key}", risk=2, writes=True)
         self._sim.lose_answer(self._actor, key, data)
-        created = self._sim.objects.setdefault(key, data) is data
+        created = self._sim.land(key, data)
         self._sim.after(self._actor)
         return created
 
@@ -244,11 +331,28 @@ class SimWorld:
         return self._sim.random.randint(0, 10**6)  # Clocks decide nothing, so any will do.
 
     def monotonic(self) -> float:
-        return self._sim.now / 20
+        return self._sim.now / TICKS_A_SECOND
 
     def sleep(self, seconds: float) -> None:
         if seconds:
+            self._actor.stalled_until = self._sim.now + round(TICKS_A_SECOND * seconds)
             self._sim.step(self._actor, "sleeps")
+
+    @property
+    def attempts(self) -> int:
+        return self._sim.attempts
+
+    @property
+    def driven(self) -> bool:
+        """Whether somebody may still make a checkpoint."""
+        return any(actor.name.startswith("driver") and not actor.done for actor in self._sim.actors)
+
+    def choose(self, among: Sequence[int]) -> int:
+        return self._sim.random.choice(among)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, and nothing befalls the actor meanwhile."""
+        self._sim.pause(self._actor, round(TICKS_A_SECOND * seconds))
 
     def random_id(self) -> str:
         return f"{self._sim.random.getrandbits(128):032x}"

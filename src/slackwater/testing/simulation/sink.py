@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...errors import Conflict
+from ...errors import Conflict, Unavailable
 from .scheduler import Actor, Simulation, SinkMemory, Violation
 
 
@@ -37,7 +37,11 @@ class SimSink:
         return {"attempt": attempt, "rows": rows}
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
+        if self._actor.drowsy and self._sim.random.random() < 0.15:
+            self._sim.pause(self._actor, self._sim.random.randint(100, 800))
         self._sim.step(self._actor, f"commit epoch {epoch}", risk=self._sim.late_risk)
+        if self._actor.faults and self._sim.random.random() < self._sim.sink_risk:
+            raise Unavailable("the simulated sink fails", code="store.unavailable")
         self.apply(descriptors, epoch)
         self._sim.after(self._actor)
 

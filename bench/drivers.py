@@ -1,0 +1,57 @@
+"""A driver without Spark: the real log, checkpointer and store, on a cut that is made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from slackwater import recovery
+from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition
+from slackwater.checkpointer import Attempt, Checkpointer, Report
+from slackwater.log import Log
+from slackwater.settings import Settings
+from slackwater.store import Store, open_store
+from slackwater.world import RealWorld
+
+
+class Driver:
+    """One pipeline without sinks in a new folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store: Store = open_store(str(folder))
+        self.world, settings = RealWorld(), Settings()
+        self.log = Log(self.store, self.world, settings)
+        recovery.claim(self.store, self.log, self.world, pipeline="bench", driver="bench", sinks={})
+        self._checkpointer = Checkpointer(
+            store=self.store,
+            log=self.log,
+            world=self.world,
+            settings=settings,
+            pipeline="bench",
+            pipeline_hash=None,
+            query=None,
+            sinks={},
+            holdings={},
+            settlement=None,
+        )
+
+    def checkpoint(self, cut: Cut) -> Report:
+        return self._checkpointer.checkpoint(cut, Attempt(checkpoint_id=self.world.checkpoint_id(), outputs={}))
+
+
+def cut_of(sources: Sequence[bytes | Path]) -> Cut:
+    """One partition a source, with one file."""
+    sizes = [len(source) if isinstance(source, bytes) else source.stat().st_size for source in sources]
+    partitions = [
+        CutPartition(
+            partition=number,
+            path=f"state/0/{number}",
+            version=1,
+            unique_id="a",
+            snapshot=[CutFile(f"state/0/{number}/1_a.zip", source, size)],
+            deltas=[],
+        )
+        for number, (source, size) in enumerate(zip(sources, sizes, strict=True))
+    ]
+    operator = CutOperator(name="0-sum", operator_id=0, operator_name="sum", store="default", partitions=partitions)
+    return Cut(micro_batch=0, watermark_ms=0, sources={}, operators=[operator], files=[])

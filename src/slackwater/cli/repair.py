@@ -1,0 +1,107 @@
+"""``slackwater repair``: go on from the record before a damaged newest one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import make_settings, remember_url, store_options, url_argument
+from .text import count, format_offsets, format_time, note, plain, print_fields, print_json, print_table
+
+if TYPE_CHECKING:
+    from ..repairing import RepairPlan
+
+
+@click.command("repair")
+@url_argument
+@click.option("--keep", multiple=True, metavar="SINK", help="Leave this sink's rows as they are. May be repeated.")
+@click.option("--keep-older", is_flag=True, help="Nobody else is at work on the pipeline: keep older checkpoints, too.")
+@click.option("--yes", is_flag=True, help="Do it. Without this, only the plan is shown.")
+@store_options
+def command(url: str, *, keep: tuple[str, ...], keep_older: bool, yes: bool, as_json: bool, timeout_s: float) -> None:
+    """Pass by a damaged newest record of a pipeline's log.
+
+    Shows the plan; --yes acts. What the damaged record said is given up: the pipeline goes on from the record before
+    it, by a new record. The pipeline's next start takes rows of later epochs back out of the sinks, and reads the
+    sources again from there. A driver that runs is fenced. Savepoints stay; other checkpoints leave, for the damaged
+    record may have retired them. Where the newest record is sound, nothing is done.
+
+    \b
+    Examples:
+      slackwater repair s3://bucket/slackwater/orders
+      slackwater repair s3://bucket/slackwater/orders --yes
+      slackwater repair s3://bucket/slackwater/orders --keep alerts --keep-older --yes
+    """
+    from ..pipeline.repair import plan_repair, repair  # noqa: PLC0415
+
+    remember_url(url)
+    act = repair if yes else plan_repair
+    plan = act(url, keep=keep, keep_older=keep_older, settings=make_settings(timeout_s))
+    if as_json:
+        print_json({"url": url, "acted": yes and plan is not None, "plan": plan})
+    elif plan is None:
+        note("nothing to repair: the newest record is sound")
+    else:
+        _print(plan)
+        if yes:
+            note("repaired; start the pipeline: it brings the sinks there first")
+        elif plan.refused:
+            note("nothing was changed; with --yes it would be refused")
+        else:
+            note("nothing was changed; add --yes to do it")
+
+
+def _print(plan: RepairPlan) -> None:
+    numbers, labels = plan.damaged_records, ", ".join(plan.labels)
+    undone, leaving = plan.undone_epochs, [reason.epoch for reason in plan.retired]
+    print_fields(
+        {
+            "damaged": f"record {numbers[-1]}" if len(numbers) == 1 else f"records {numbers[0]} to {numbers[-1]}",
+            "it was": f"perhaps {' or '.join(plan.may_have_been)}",
+            "from": f"record {plan.from_number}, which ends at epoch {plan.head_epoch}",
+            "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
+            "because": plan.why,
+            "as": f"epoch {plan.epoch}, above all that a sink may have seen",
+            **({"undone": f"{count(len(undone), 'epoch')}: {', '.join(map(str, undone))}"} if undone else {}),
+            **({"retired": f"{count(len(leaving), 'checkpoint')}: {_span(leaving)}"} if leaving else {}),
+            **({"savepoints": f"{labels}: kept"} if labels else {}),
+            "driver": "one may be running; it will be fenced",
+        }
+    )
+    print()
+    print_table(
+        ["SINK", "KIND", "ADDRESS", "WILL", "WHAT"],
+        [[sink.name, sink.kind, sink.address, sink.action, sink.detail] for sink in plan.sinks],
+    )
+    print()
+    print_table(
+        ["SOURCE", "TYPE", "STANDS AT", "READ AGAIN FROM"],
+        [
+            [
+                source.name,
+                source.source_type,
+                format_offsets(source.now) if source.now else "unknown",
+                format_offsets(source.then),
+            ]
+            for source in plan.sources
+        ],
+    )
+    for reason in plan.passed_over:
+        note(plain(f"passed over: epoch {reason.epoch}: {reason.why}"))
+    if plan.unsettled:
+        note(f"not every sink may have epoch {plan.to_epoch}: the next start commits it there first")
+    for why in sorted({reason.why for reason in plan.retired}):
+        epochs = [reason.epoch for reason in plan.retired if reason.why == why]
+        note(f"retired: {_span(epochs)}: {why}")
+    if any("may have retired" in reason.why for reason in plan.retired):
+        note("--keep-older keeps those of them that are whole; only when nobody else is at work on the pipeline")
+    for label in plan.damaged_labels:
+        note(plain(f"bytes of the savepoint {label} are missing: it stays, and can be mended from a copy"))
+    for sink in plan.refused:
+        note(plain(f"refused: the sink {sink.name}; --keep {sink.name} leaves its rows as they are"))
+
+
+def _span(epochs: list[int]) -> str:
+    without_gap = len(epochs) > 2 and epochs[-1] - epochs[0] == len(epochs) - 1
+    return f"{epochs[0]} to {epochs[-1]}" if without_gap else ", ".join(map(str, epochs))

@@ -1,0 +1,384 @@
+"""Checkpoints for a program without Spark: recovery, what is stored, who is fenced, what is refused."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import slackwater as sw
+from slackwater import library
+from slackwater.failpoints import VARIABLE
+from slackwater.inspect.pipelines import open_pipeline as look_at
+from slackwater.inspect.verification import verify
+from slackwater.library import ProgramPipeline, open_pipeline
+from slackwater.pipeline.start import _check_query
+from slackwater.recovery import load_manifest
+from slackwater.settings import Settings
+from tests.e2e.test_cli import answer, environment, lines, refusal, slackwater
+from tests.pipelines import FolderSink, make_pipeline
+
+ROOT = Path(__file__).parents[2]
+# Every partition of 100 bytes or more has an object of its own, and no state is inline.
+SETTINGS = Settings(inline_max_bytes=0, object_min_bytes=100)
+
+
+def save(pipeline: ProgramPipeline, row: int, *partitions: bytes, **fields: Any) -> int:
+    state = {"counts": dict(enumerate(partitions))}
+    return pipeline.checkpoint(offsets={"rows": {"row": row}}, state=state, **fields).epoch
+
+
+def recovered(store: Path, **fields: Any) -> tuple[int, dict[str, dict[str, str]], dict[str, dict[int, bytes]]]:
+    with open_pipeline(store, "orders", **fields) as pipeline:
+        return pipeline.epoch, pipeline.offsets, pipeline.state
+
+
+def object_bytes(store: Path) -> int:
+    return sum(path.stat().st_size for path in store.rglob("*.snap"))
+
+
+# --- forward and back
+
+
+def test_the_examples_in_the_docstrings_are_true():
+    assert doctest.testmod(library).failed == 0
+
+
+def test_what_was_checkpointed_is_recovered(tmp_path):
+    assert recovered(tmp_path) == (0, {}, {})
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        assert save(pipeline, 1, b"one", b"") == 1
+        assert (pipeline.epoch, pipeline.offsets, pipeline.state) == (
+            1, {"rows": {"row": "1"}}, {"counts": {0: b"one", 1: b""}},
+        )  # fmt: skip
+        assert save(pipeline, 2, b"two" * 10_000, b"x", b"y") == 2
+    state = look_at(str(tmp_path / "orders")).state
+    assert state.release_append_id is not None and state.settled_epoch == 2
+    assert recovered(tmp_path) == (2, {"rows": {"row": "2"}}, {"counts": {0: b"two" * 10_000, 1: b"x", 2: b"y"}})
+
+
+def test_a_program_may_have_no_state_or_no_sources(tmp_path):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        pipeline.checkpoint(offsets={}, state={})
+    assert recovered(tmp_path) == (1, {}, {})
+
+
+def test_names_that_are_no_file_names_come_back_as_they_are(tmp_path):
+    odd = {"a/b ~ä": {0: b"1"}, "..x": {0: b"2"}}
+    with open_pipeline(tmp_path, "my orders/1") as pipeline:
+        pipeline.checkpoint(offsets={"s p": {"": "x"}}, state=odd)
+    with open_pipeline(tmp_path, "my orders/1") as pipeline:
+        assert (pipeline.offsets, pipeline.state) == ({"s p": {"": "x"}}, odd)
+
+
+def test_an_unchanged_partition_is_not_stored_again(tmp_path):
+    large = b"x" * 5000
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 1, large, b"1" * 200)
+        assert object_bytes(tmp_path) == 5200
+        save(pipeline, 2, large, b"2" * 200)
+        assert object_bytes(tmp_path) == 5400
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 3, large, b"3" * 200)
+        assert object_bytes(tmp_path) == 5600, "a recovered one neither"
+        # Back to what it was in epoch 1: that is a change.
+        save(pipeline, 4, large, b"1" * 200)
+        assert object_bytes(tmp_path) == 5800
+    assert recovered(tmp_path)[2] == {"counts": {0: large, 1: b"1" * 200}}
+
+
+def test_small_partitions_hold_on_to_few_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "_STORED_AGAIN_AFTER", 4)
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        for row in range(30):
+            # One after the other changes; without an end to it, each would hold on to the batch of its last change.
+            save(pipeline, row, *(f"{n}: {row - (row - n) % 10}".encode() for n in range(10)))
+            entry = look_at(str(tmp_path / "orders")).state.live[-1]
+            assert len(load_manifest(pipeline._store, entry).objects) <= 5
+    assert recovered(tmp_path)[2]["counts"][3] == b"3: 23"
+
+
+def test_a_partition_that_shares_a_batch_comes_back_as_of_its_checkpoint(tmp_path):
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 1, b"old", b"stays")
+        save(pipeline, 2, b"new", b"stays")
+    assert recovered(tmp_path)[2] == {"counts": {0: b"new", 1: b"stays"}}
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 3, b"old", b"stays")
+    assert recovered(tmp_path)[2] == {"counts": {0: b"old", 1: b"stays"}}
+
+
+def test_retention_keeps_what_it_is_told_to(tmp_path):
+    with open_pipeline(tmp_path, "orders", settings=Settings(keep_last=2)) as pipeline:
+        for row in range(1, 4):
+            save(pipeline, row, b"x" * row)
+        pipeline.savepoint("third")
+        for row in range(4, 8):
+            save(pipeline, row, b"x" * row)
+    opened = look_at(str(tmp_path / "orders"))
+    assert [entry.epoch for entry in opened.state.live] == [3, 6, 7]
+    assert verify(opened, opened.state.live, read_data=True).findings == []
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"counts": {1: b"x"}}, "partition 0 of 'counts'"),
+        ({"counts": {0: b"x", 2: b"y"}}, "partition 1 of 'counts'"),
+        ({"counts": {0: "text"}}, "str there"),
+        ({"counts": {0: None}}, "NoneType there"),
+    ],
+)
+def test_state_that_cannot_be_is_refused_with_the_partition_and_nothing_is_lost(tmp_path, state, words):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        with pytest.raises(sw.InvalidInput, match=words) as caught:
+            pipeline.checkpoint(offsets={}, state=state)
+        assert caught.value.code == "state.malformed" and caught.value.hint
+        assert save(pipeline, 1, b"right") == 1
+
+
+def test_offsets_and_names_that_cannot_be_are_refused(tmp_path):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        with pytest.raises(sw.InvalidInput, match="whole numbers"):
+            pipeline.checkpoint(offsets={"rows": {"row": 1.5}}, state={})  # type: ignore[dict-item]
+        for hostile in ("", "..", "a\nb"):
+            with pytest.raises(sw.InvalidInput):
+                pipeline.checkpoint(offsets={hostile: {}}, state={})
+            with pytest.raises(sw.InvalidInput):
+                pipeline.checkpoint(offsets={}, state={hostile: {0: b""}})
+            with pytest.raises(sw.InvalidInput):
+                open_pipeline(tmp_path, hostile)
+        with pytest.raises(sw.InvalidInput, match="no sink named 'totals'"):
+            pipeline.checkpoint(offsets={}, state={}, staged={"totals": []})
+        assert save(pipeline, 1) == 1
+
+
+def test_a_closed_pipeline_takes_no_more(tmp_path):
+    pipeline = open_pipeline(tmp_path, "orders")
+    pipeline.close()
+    pipeline.close()
+    with pytest.raises(sw.InvalidInput) as caught:
+        save(pipeline, 1)
+    assert caught.value.code == "pipeline.ended"
+
+
+def test_a_pipeline_of_sparks_is_refused_before_its_driver_is_fenced(tmp_path):
+    folder = make_pipeline(tmp_path, 1, release=False)
+    generation = look_at(str(folder)).state.generation
+    with pytest.raises(sw.Unsupported) as caught:
+        open_pipeline(tmp_path / "store", "orders")
+    assert caught.value.code == "library.foreign"
+    assert look_at(str(folder)).state.generation == generation
+
+
+def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_claim(tmp_path):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        save(pipeline, 1, b"x")
+        ready: Any = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
+        job: Any = SimpleNamespace(name="orders")
+        with pytest.raises(sw.Unsupported, match="of a program without Spark") as caught:
+            _check_query(job, ready)
+        assert caught.value.code == "hydrate.foreign"
+        assert save(pipeline, 2, b"y") == 2
+
+
+def test_another_name_for_the_folder_is_refused(tmp_path):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        save(pipeline, 1)
+    (tmp_path / "orders").rename(tmp_path / "renamed")
+    with pytest.raises(sw.InvalidInput) as caught:
+        open_pipeline(tmp_path, "renamed")
+    assert caught.value.code == "pipeline.renamed"
+
+
+def test_nothing_of_spark_is_imported(tmp_path):
+    code = (
+        f"import sys, slackwater as sw; sw.open_pipeline({str(tmp_path)!r}, 'x').close(); sw.Settings();"
+        "print(sorted({'pyspark', 'py4j', 'deltalake', 'pyarrow', 'pandas'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, check=True)
+    assert done.stdout.decode().strip() == "[]"
+
+
+# --- two writers
+
+
+def test_the_first_writer_is_fenced_by_the_second_and_touches_nothing(tmp_path):
+    first = open_pipeline(tmp_path, "orders")
+    save(first, 1, b"first")
+    with open_pipeline(tmp_path, "orders") as second:
+        assert second.state == {"counts": {0: b"first"}}
+        with pytest.raises(sw.Conflict) as caught:
+            save(first, 2, b"late")
+        assert caught.value.code == "driver.fenced"
+        assert save(second, 2, b"second") == 2
+        with pytest.raises(sw.InvalidInput, match="failed before"):
+            save(first, 2, b"late")
+        first.close()
+    assert recovered(tmp_path) == (2, {"rows": {"row": "2"}}, {"counts": {0: b"second"}})
+    opened = look_at(str(tmp_path / "orders"))
+    assert verify(opened, opened.state.live, read_data=True).findings == []
+
+
+def test_an_error_in_the_program_ends_the_run_on_record_and_is_the_one_that_is_told(tmp_path):
+    with pytest.raises(ZeroDivisionError), open_pipeline(tmp_path, "orders") as pipeline:
+        save(pipeline, 1, b"x")
+        raise ZeroDivisionError
+    assert look_at(str(tmp_path / "orders")).state.release_append_id is not None
+    with pytest.raises(ZeroDivisionError), open_pipeline(tmp_path, "orders"):
+        open_pipeline(tmp_path, "orders").close()
+        raise ZeroDivisionError
+
+
+# --- sinks
+
+
+def test_a_sink_has_each_epoch_once_and_takes_back_what_is_rolled_back(tmp_path):
+    sink = FolderSink(tmp_path / "lake")
+
+    def emit(pipeline: ProgramPipeline, row: int) -> None:
+        save(pipeline, row, b"x", staged={"totals": sink.stage(pipeline.attempt, f"row {row}").descriptors})
+
+    with open_pipeline(tmp_path / "store", "orders", sinks={"totals": sink}) as pipeline:
+        for row in (1, 2, 3):
+            emit(pipeline, row)
+        sink.stage(pipeline.attempt, "never committed")
+    assert sink.rows() == ["row 1", "row 2", "row 3"] and sink.staged() == []
+    url = str(tmp_path / "store" / "orders")
+    assert answer("rollback", url, "--to", "1", "--yes")["acted"]
+    with open_pipeline(tmp_path / "store", "orders", sinks={"totals": sink}) as pipeline:
+        assert (pipeline.epoch, pipeline.offsets) == (4, {"rows": {"row": "1"}})
+        assert sink.rows() == ["row 1"]
+        emit(pipeline, 2)
+    assert sink.rows() == ["row 1", "row 2"] and sink.epoch() == 5
+
+
+class Broken(FolderSink):
+    def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
+        raise OSError("the disk is full")
+
+
+def test_what_a_sink_could_not_commit_is_committed_by_the_next_start(tmp_path):
+    broken, sink = Broken(tmp_path / "lake"), FolderSink(tmp_path / "lake")
+    with (
+        pytest.raises(sw.SlackwaterError, match="did not commit epoch 1"),
+        open_pipeline(tmp_path, "orders", sinks={"totals": broken}) as pipeline,
+    ):
+        staged = broken.stage(pipeline.attempt, "row 1").descriptors
+        save(pipeline, 1, b"x", staged={"totals": staged})
+    assert look_at(str(tmp_path / "orders")).state.settled_epoch == 0
+    with open_pipeline(tmp_path, "orders", sinks={"totals": sink}) as pipeline:
+        assert pipeline.epoch == 1 and sink.rows() == ["row 1"]
+
+
+def test_a_sink_that_is_gone_is_given_up_only_when_told_so(tmp_path):
+    broken = Broken(tmp_path / "lake")
+    with pytest.raises(sw.SlackwaterError), open_pipeline(tmp_path, "orders", sinks={"totals": broken}) as pipeline:
+        save(pipeline, 1, b"x", staged={"totals": broken.stage(pipeline.attempt, "row 1").descriptors})
+    with pytest.raises(sw.Conflict) as caught:
+        open_pipeline(tmp_path, "orders")
+    assert caught.value.code == "sink.missing"
+    assert recovered(tmp_path, drop_sink=["totals"])[0] == 1
+    assert recovered(tmp_path)[0] == 1
+
+
+# --- damage
+
+
+def test_a_damaged_newest_checkpoint_stops_unless_told_to_fall_back(tmp_path):
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        for row in (1, 2):
+            save(pipeline, row, bytes([row]) * 200)
+    victim = max((tmp_path / "orders").rglob("*.snap"))
+    victim.write_bytes(b"\xff" + victim.read_bytes()[1:])
+    with pytest.raises(sw.Corrupt) as caught:
+        open_pipeline(tmp_path, "orders")
+    assert caught.value.code == "head.damaged" and caught.value.details["newest_verified"] == 1
+    with open_pipeline(tmp_path, "orders", fallback=True) as pipeline:
+        assert (pipeline.epoch, pipeline.state) == (3, {"counts": {0: b"\x01" * 200}})
+        assert save(pipeline, 2, b"\x02" * 200) == 4
+
+
+# --- the command line
+
+
+def test_every_command_works_on_the_pipeline_of_a_program(tmp_path):
+    url = str(tmp_path / "orders")
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        for row in (1, 2, 3):
+            save(pipeline, row, b"x" * 200, b"%d" % row)
+    assert [entry["epoch"] for entry in answer("list", url)["checkpoints"]] == [1, 2, 3]
+    shown = answer("show", url, "--at", "2")
+    assert shown["sources"] == {"rows": {"source_type": "program", "offsets": {"row": "2"}}}
+    assert [p["size_bytes"] for p in shown["operators"]["counts"]["partitions"]] == [200, 1]
+    assert any(line.startswith("counts") for line in lines("show", url))
+    assert answer("verify", url, "--read-data")["sound"]
+    answer("savepoint", "create", url, "first", "--at", "1")
+    assert answer("rollback", url, "--to", "2", "--yes")["acted"]
+    assert recovered(tmp_path, settings=SETTINGS) == (4, {"rows": {"row": "2"}}, {"counts": {0: b"x" * 200, 1: b"2"}})
+    done = answer("restore", url, "--to", tmp_path / "files", "--at", "first")
+    assert done["epoch"] == 1
+    assert json.loads((tmp_path / "files" / "offsets.json").read_text()) == {"rows": {"row": "1"}}
+    (small,) = (tmp_path / "files" / "state" / "counts" / "1").iterdir()
+    assert small.name.startswith("1_") and small.read_bytes() == b"1"
+    assert "a program's" in lines("restore", url, "--to", tmp_path / "again", "--at", "3")[1]
+    assert answer("forget", url, "--keep-last", "1")["forget"]["forgotten_epochs"] == [2, 3]
+    assert answer("verify", url, "--read-data")["sound"]
+    assert slackwater("pipelines", tmp_path).stdout.splitlines()[1].startswith("orders")
+
+
+# --- the program of the documentation, killed
+
+
+def program() -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
+    assert len(code.strip().splitlines()) <= 14, "it is to be a dozen lines"
+    return str(code)
+
+
+def run_program(folder: Path, failpoints: str = "") -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", program()],
+        cwd=folder,
+        env=environment(**{VARIABLE: failpoints}),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
+    return done.returncode
+
+
+KILLS = [
+    "claim.before", "claim.after", "artifacts.after", "artifacts.after@3", "manifest.after@2", "append.after",
+    "append.after@2", "latest.after@2", "sweep.after", "delete.between", "delete.after@2", "release.before",
+]  # fmt: skip
+
+
+def test_the_program_of_the_documentation_counts_right_however_often_it_is_killed(tmp_path):
+    text = [f"the {n % 7} tide and the {n % 3} stream" for n in range(40)]
+    (tmp_path / "input.txt").write_text("\n".join(text))
+    died = [point for point in KILLS if run_program(tmp_path, f"{point}=kill") == -signal.SIGKILL]
+    assert died == KILLS
+    assert run_program(tmp_path) == 0
+    with open_pipeline(tmp_path / "store", "words") as pipeline:
+        counts: Counter[str] = Counter()
+        for part in pipeline.state["counts"].values():
+            counts.update(json.loads(part))
+        assert counts == Counter(" ".join(text).split())
+        assert pipeline.offsets == {"input": {"byte": str(os.path.getsize(tmp_path / "input.txt"))}}
+    assert answer("verify", tmp_path / "store" / "words", "--read-data")["findings"] == []
+    assert "is a pipeline" in refusal("pipelines", tmp_path / "store" / "words", code=2)
