@@ -49,10 +49,11 @@ def resolve(state: State, ref: str) -> LiveCheckpoint:
     if number == 0:
         raise InvalidInput("there is no epoch 0: they begin at 1", code="ref.malformed", hint="slackwater list URL")
     entry = state.find(number) if number is not None else None
-    if entry is None and _ID_PREFIX.fullmatch(ref.lower()):
+    retired = entry is None and number is not None and 0 < number <= state.epoch
+    # Too few digits for an id, and an epoch that there was: that is what was meant.
+    if entry is None and not (retired and len(ref) < _MIN_PREFIX) and _ID_PREFIX.fullmatch(ref.lower()):
         entry = _resolve_id(state, ref.lower())
     if entry is None:
-        retired = number is not None and 0 < number <= state.epoch
         raise NotFound(
             f"epoch {number} is no longer kept" if retired else f"no checkpoint is named {ref[:MAX_LABEL]!r}",
             code="checkpoint.not_found",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Conflict, Corrupt, SlackwaterError, Unsupported
+from slackwater.formats import sealed
 from slackwater.pipeline.sinks.files_reader import read_committed
 
 from .conftest import OTHER_UID, UID, Bench, new_attempt
@@ -188,7 +189,7 @@ def test_a_damaged_undo_is_never_believed(bench: Bench, damage: str) -> None:
         "cut": data[:-1],
         "empty": b"",
         "swapped": undo_entry(bench, 3).read_bytes(),
-        "newer": data.replace(b'"version":1', b'"version":2'),
+        "newer": sealed.seal(bytes(json.dumps({**json.loads(data)["body"], "version": 2}), "ascii")),
     }[damage]
     assert damaged != data
     entry.write_bytes(damaged)

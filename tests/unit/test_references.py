@@ -91,6 +91,7 @@ def test_every_form_names_its_checkpoint(state, ref, epoch):
     ("ref", "kind", "code", "words"),
     [
         ("1", NotFound, "checkpoint.not_found", "epoch 1 is no longer kept"),
+        ("01", NotFound, "checkpoint.not_found", "epoch 1 is no longer kept"),  # ids begin so, too
         ("0", InvalidInput, "ref.malformed", "they begin at 1"),
         ("00", InvalidInput, "ref.malformed", "they begin at 1"),
         ("5", NotFound, "checkpoint.not_found", "'5'"),
