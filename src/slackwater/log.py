@@ -157,8 +157,10 @@ class Log:
         deadline, pause_s = self._world.monotonic() + self._settings.total_timeout_s, 0.0
         while True:
             try:
-                # The answer may be lost, or a retry find what the first try wrote: the bytes tell whose record it is.
-                return self._store.create(record_key(number), data) or self._store.get(record_key(number)) == data
+                self._store.create(record_key(number), data)
+                # Whatever the answer was, and however late: the newest state has this change, or it does not count.
+                repaired = self.read()
+                return repaired is not None and repaired.has(append_id)
             except Unavailable as error:
                 if self._world.monotonic() >= deadline or error.code in ("store.denied", "store.full"):
                     raise

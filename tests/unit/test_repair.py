@@ -193,6 +193,31 @@ def test_a_driver_that_knows_the_damaged_record_may_be_first(tmp_path: Path, mon
     assert Driver(tmp_path).sinks["totals"].rows() == rows(0, 1, 2, 3)
 
 
+def test_a_repair_that_slept_until_its_number_was_trimmed_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Driver(tmp_path)
+    running.step()
+    running.step()
+    flip(newest(running.pipeline))
+    real, slept = Checked.create, [False]
+
+    def create(self: Checked, key: str, data: bytes) -> bool:
+        if not slept[0] and key.startswith("log/"):
+            slept[0] = True
+            running.step()
+            running.step()
+            self.delete([key])  # as a trim does
+        return real(self, key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checked, "create", create)
+        assert repair(running.pipeline, sinks=sinks_of(tmp_path)) is None
+    running.step()
+    assert state_of(running.pipeline).epoch == 5
+    assert running.sinks["totals"].rows() == rows(0, 1, 2, 3, 4)
+
+
 @pytest.mark.parametrize("driven", [False, True])
 def test_a_lost_rollback_is_done_again(tmp_path: Path, driven: bool) -> None:
     pipeline = make_pipeline(tmp_path, 5)
