@@ -39,7 +39,7 @@ def measure(
             name: [getattr(cost, field) for block in blocks for cost in block] for name, blocks in measured.items()
         }
         print_case(
-            f"checkpoint-10x-state{case}",
+            f"pipeline/checkpoint-10x-state{case}",
             pairs=list(zip(medians["10x"], medians["1x"], strict=True)),
             ours=statistics.median(whole["10x"]),
             unit=unit,

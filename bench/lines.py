@@ -18,21 +18,17 @@ def print_case(
     goal: float,
     **more: object,
 ) -> None:
-    """Print the pairs (ours, the peer's) in the order in which they were measured, then the case that they make.
-
-    Its name is that of the pipeline's suite, unless it has one in front.
-    """
-    name = name if "/" in name else f"pipeline/{name}"
+    """Print the pairs (ours, the peer's) in the order in which they were measured, then the case that they make."""
     for number, (mine, theirs) in enumerate(pairs, 1):
-        pair = {"case": name, "pair": number, "ours": _short(mine), "reference_value": _short(theirs)}
+        pair = {"case": name, "pair": number, "ours": short(mine), "reference_value": short(theirs)}
         print(json.dumps({**pair, "ratio": round(theirs / mine, 3)}))
     ratios = [theirs / mine for mine, theirs in pairs]
     case = {
         "case": name,
-        "ours": _short(ours),
+        "ours": short(ours),
         "unit": unit,
         "reference": reference,
-        "reference_value": _short(reference_value),
+        "reference_value": short(reference_value),
         "ratio": round(reference_value / ours, 3),
         "goal": goal,
         "spread": [round(min(ratios), 3), round(max(ratios), 3)],
@@ -46,5 +42,6 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _short(value: float) -> float:
+def short(value: float) -> float:
+    """Round to four digits."""
     return float(f"{value:.4g}")

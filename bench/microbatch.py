@@ -42,7 +42,7 @@ def measure(spark: SparkSession, shape: Shape, folder: Path, *, rounds: int, mic
         peer = min((side.name for side in plain), key=lambda name: values[name])
         mine, theirs = ([getattr(block, f"{case}_s") for block in blocks[name]] for name in (ours.name, peer))
         print_case(
-            f"microbatch-{case}-{shape.stores}",
+            f"pipeline/microbatch-{case}-{shape.stores}",
             pairs=list(zip(mine, theirs, strict=True)),
             ours=values[ours.name],
             unit="CPU s" if case == "cpu" else "s",

@@ -34,7 +34,7 @@ def measure(spark: SparkSession, shape: Shape, folder: Path, *, micro_batches: i
     say(f"{shape.stores} stores, slackwater: {our_puts} PUTs")
     fewest = min(spark_puts, key=lambda name: statistics.mean(spark_puts[name]))
     print_case(
-        f"puts-2x{shape.partitions}",
+        f"pipeline/puts-2x{shape.partitions}",
         pairs=list(zip(our_puts, spark_puts[fewest], strict=True)),
         ours=statistics.mean(our_puts),
         unit="PUTs a micro-batch",

@@ -68,7 +68,7 @@ def measure(kept: Path, live: Path, *, state_bytes: int, rounds: int) -> None:
             say(f"restart {number + 1}, {side}: {taken[side]:.2f} s")
         pairs.append((taken["slackwater"], taken["plain"]))
     print_case(
-        "recovery",
+        "pipeline/recovery",
         pairs=pairs,
         ours=statistics.median(mine for mine, _ in pairs),
         unit="s",

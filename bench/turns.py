@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from .lines import print_case, say
+from .lines import print_case, say, short
 
 
 def timed(job: Callable[[], object]) -> float:
@@ -46,6 +46,6 @@ def compare(
         reference=peers[peer],
         reference_value=bests[peer],
         goal=goal,
-        sides={side: float(f"{value:.4g}") for side, value in bests.items()},
+        sides={side: short(value) for side, value in bests.items()},
         **more,
     )

@@ -1,4 +1,4 @@
-"""What every test may use: one Spark session for the whole run."""
+"""What every test may use: one Spark session for the whole run, and a small S3 server for each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ import pytest
 
 import slackwater as sw
 from slackwater.testing.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
+from tests.services import tiny_s3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # A shell starts what runs in its background with SIGINT ignored, and every process of the tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def tiny() -> Iterator[tiny_s3.TinyS3]:
+    with tiny_s3.running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

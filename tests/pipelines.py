@@ -134,7 +134,6 @@ class Driver:
             self.store,
             self.log,
             self.world,
-            self.settings,
             self.sinks,
             hydrate=lambda manifest: hydrate(self.store, manifest, folder, self.settings),
             dropped=dropped,

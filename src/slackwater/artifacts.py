@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import msgspec
 
-from .durable import Buffer
 from .errors import Corrupt, NotFound, Unavailable
 from .formats import batch
 from .formats.changes import NOTHING_PACKED, Packed
@@ -31,7 +30,7 @@ from .formats.manifest import (
 )
 from .formats.placement import NewFile, plan_placement
 from .settings import MIB, Settings
-from .store import Store, Stream
+from .store import Buffer, Store, Stream
 
 # What one file on its way out holds in memory, and one on its way in. Out: hashed and written while a cache has it.
 # In: a request each.

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol, cast
 
 import msgspec
 
 from .artifacts import Cut, Holdings, Stored, put_artifacts
-from .errors import Conflict, SlackwaterError
+from .errors import Conflict, SlackwaterError, Unavailable
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import MAX_REASON, NOTHING_PACKED, Checkpoint, Release, Settlement, SinkStatus
@@ -72,6 +73,11 @@ class CommittingSink(Protocol):
 
     @property
     def can_undo(self) -> bool: ...
+
+
+def describe_output(sink: CommittingSink, descriptors: list[dict[str, Any]]) -> SinkOutput:
+    """Put what a sink has staged into a manifest's words."""
+    return SinkOutput(kind=sink.kind, address=sink.address, can_undo=sink.can_undo, descriptors=descriptors)
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +265,13 @@ def release(log: Log, generation: int, settled: Settlement | None = None, delete
     """End a generation on record, and say how the newest epoch was settled if that is news."""
     change = Release(generation=generation, settled=settled, deleted=list(deleted))
     log.append(lambda _state: change, generation=generation)
+
+
+def release_failed(log: Log, generation: int, error: BaseException) -> None:
+    """End on record a start that failed; not when the store is away, nor when another driver has taken over."""
+    if isinstance(error, Exception) and not isinstance(error, Conflict | Unavailable):
+        with suppress(SlackwaterError):  # the first error is the one to tell
+            release(log, generation, error.settlement if isinstance(error, SinkFailed) else None)
 
 
 _GIVEN_UP = SinkStatus(status="Dropped", reason="the user gave its output up")

@@ -16,8 +16,7 @@ from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, State, require_current
 from .log import Log
 from .recovery import DAMAGE, Head, load_manifest, redrive
-from .rewind import epochs_after, newest_verified, roll_back
-from .settings import Settings
+from .rewind import epochs_after, newest_verified, roll_back, targets
 from .store import Store
 from .world import World
 
@@ -30,7 +29,6 @@ def recover(
     store: Store,
     log: Log,
     world: World,
-    settings: Settings,
     sinks: Mapping[str, CommittingSink],
     *,
     hydrate: Callable[[Manifest], Hydrated],
@@ -65,7 +63,7 @@ def recover(
         while True:
             state = cast(State, log.state)
             head = cast(LiveCheckpoint, state.head)
-            target = newest_verified(store, state, settings, below=head.epoch, try_out=try_out)
+            target, _ = newest_verified([entry for entry in targets(state) if entry is not head], try_out)
             try:
                 with log.unless_fenced(generation):
                     if fallback is None or target is None:
@@ -123,7 +121,7 @@ def _head_damaged(
         named = f"epoch {lost[0]} is" if len(lost) == 1 else f"epochs {lost[0]} to {lost[-1]} are"
         way_out = f"the newest that verifies is epoch {target.epoch}; {named} lost with a rollback to it"
         hint = (
-            f'.option("fallback", "newest-verified") or slackwater rollback URL --to {target.epoch} --yes rolls back '
+            f"the option fallback (newest-verified), or slackwater rollback URL --to {target.epoch} --yes, rolls back "
             "to it, sinks too, and reads the rest again; or restore the object from a copy"
         )
     if target is not None and refused:

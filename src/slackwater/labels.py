@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -14,6 +15,7 @@ from .log import Log
 
 LATEST_REF = "latest"
 NEWEST_VERIFIED = "newest-verified"
+UNDONE = "undone by a rollback"
 MAX_LABEL = 100
 _MIN_PREFIX = 4
 _MAX_CANDIDATES = 10
@@ -22,8 +24,8 @@ _ID_PREFIX = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
-class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that would have been the one, and why it is not."""
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is passed over, or retired, and why."""
 
     epoch: int
     reason: str
@@ -72,7 +74,7 @@ def parse_time(ref: str) -> datetime:
         ) from None
 
 
-def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[PassedOver]:
+def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[LeftOut]:
     """Say which checkpoints were passed over on the way from ``ref`` to the one that it names, newest first."""
     if ref.startswith("@"):
         at_ms = _to_ms(ref)
@@ -81,7 +83,7 @@ def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[PassedOve
         passed = [e for e in state.live if e.undone and e.epoch > entry.rollback_to]
     else:
         passed = []
-    return [PassedOver(epoch=e.epoch, reason="undone by a rollback") for e in reversed(passed)]
+    return [LeftOut(epoch=e.epoch, reason=UNDONE) for e in reversed(passed)]
 
 
 def _to_ms(ref: str) -> int:
@@ -142,6 +144,10 @@ def check_label(label: str) -> str:
 
 def find_label(state: State, label: str) -> Savepoint | None:
     return next((savepoint for savepoint in state.labels if savepoint.label == label), None)
+
+
+def labels_of(state: State, epochs: Collection[int]) -> list[str]:
+    return [savepoint.label for savepoint in state.labels if savepoint.epoch in epochs]
 
 
 def get_label(state: State | None, label: str) -> Savepoint:

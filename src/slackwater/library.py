@@ -10,26 +10,29 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from . import recovery
 from .artifacts import Cut, CutFile, CutOperator, CutPartition, Held
-from .checkpointer import Attempt, Checkpointer, CommittingSink, Report, SinkFailed, release
+from .checkpointer import Attempt, Checkpointer, CommittingSink, Report, SinkFailed, describe_output, release_failed
 from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from .fallback import recover
+from .formats.changes import Claim
 from .formats.layout import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition, is_of_program
-from .formats.states import Savepoint, State
+from .formats.states import Savepoint
 from .inspect.pipelines import join_url
 from .labels import create_label
 from .log import Log
 from .recovery import Claimed
-from .retention import References, delete_retired, sweep
+from .retention import References, delete_old, sweep
+from .rewind import load_if_sound
 from .settings import Settings
 from .store import Store, open_store
 from .world import RealWorld, World, this_process
@@ -40,17 +43,31 @@ logger = logging.getLogger("slackwater")
 # epochs it is stored again, so that a restore reads few of them.
 _STORED_AGAIN_AFTER = 64
 
+# What a program's claims say, so that they are told from Spark's before there is a checkpoint.
+_ROLE = "program"
+
 Offsets = dict[str, dict[str, str]]
 PartitionedState = dict[str, dict[int, bytes]]
 
 
-class _Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint of a program holds; ``versions`` say when a partition was stored, and with which digest."""
+class _Kept(msgspec.Struct, frozen=True):
+    """The newest bytes of a partition, the epoch that stored them, and their digest."""
 
-    epoch: int = 0
+    version: int = 0
+    sha256: str = ""
+    data: bytes | None = None
+
+
+# By operator and partition. It is never handed out: what a program has in its hands, it may change.
+_KeptState = dict[tuple[str, int], _Kept]
+
+
+class _Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What a checkpoint of a program holds."""
+
     offsets: Offsets = {}
-    state: PartitionedState = {}
-    versions: dict[tuple[str, int], tuple[int, str]] = {}
+    kept: _KeptState = {}
+    operators: list[str] = []
     holdings: dict[str, Held] = {}
 
 
@@ -62,7 +79,7 @@ def open_pipeline(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     fallback: bool = False,
-    drop_sink: Collection[str] = (),
+    drop_sink: str | Collection[str] = (),
 ) -> ProgramPipeline:
     """Open the pipeline ``{store}/{name}`` for this program: claim it, and recover its newest checkpoint.
 
@@ -82,22 +99,21 @@ def open_pipeline(
     (1, {'orders': {'row': '7'}}, {'counts': {0: b'a', 1: b'b'}})
     """
     settings, world, sinks = settings or Settings(), RealWorld(), dict(sinks or {})
-    for sink in sinks:
-        format_name(sink)
-    url = join_url(os.fspath(store), format_name(name))
-    opened = open_store(url, settings, **(storage_options or {}))
+    dropped = [drop_sink] if isinstance(drop_sink, str) else list(drop_sink)
+    for given in (name, *sinks, *dropped):
+        format_name(given)
+    if not isinstance(path := os.fspath(store) if isinstance(store, os.PathLike) else store, str):
+        raise InvalidInput("the store must be a path or a URL, as text", code="store.bad_url")
+    opened = open_store(join_url(path, format_name(name)), settings, **(storage_options or {}))
     log = Log(opened, world, settings)
-    _refuse_foreign(opened, log.read(), name)
-    claimed = recovery.claim(opened, log, world, pipeline=name, driver=this_process(), sinks=sinks)
+    _refuse_foreign(opened, log, name)
+    claimed = recovery.claim(opened, log, world, pipeline=name, driver=this_process(_ROLE), sinks=sinks)
     try:
         return ProgramPipeline(
-            opened, log, world, settings, name=name, sinks=sinks, claimed=claimed, fallback=fallback, dropped=drop_sink
+            opened, log, world, settings, name=name, sinks=sinks, claimed=claimed, fallback=fallback, dropped=dropped
         )
-    except Exception as error:
-        # Not when another has taken over, nor when the store is away.
-        if not isinstance(error, Conflict | Unavailable):
-            with suppress(SlackwaterError):  # the first error is the one to tell
-                release(log, claimed.state.generation, error.settlement if isinstance(error, SinkFailed) else None)
+    except BaseException as error:
+        release_failed(log, claimed.state.generation, error)
         raise
 
 
@@ -126,7 +142,6 @@ class ProgramPipeline:
             store,
             log,
             world,
-            settings,
             sinks,
             hydrate=lambda manifest: _take(store, manifest, name, settings),
             dropped=dropped,
@@ -134,7 +149,8 @@ class ProgramPipeline:
         )
         head, recovered = found if found else (None, _Recovered())
         self.epoch = head.manifest.epoch if head else 0
-        self.offsets, self.state, self._versions = recovered.offsets, recovered.state, recovered.versions
+        self._kept = recovered.kept
+        self.offsets, self.state = recovered.offsets, _copy(recovered.operators, recovered.kept)
         self._references = References(store, settings)
         sweep(store, log, claimed, sinks, self._references)
         self._checkpointer = Checkpointer(
@@ -149,9 +165,10 @@ class ProgramPipeline:
             holdings=recovered.holdings,
             settlement=head.settlement if head else None,
         )
-        self._delete_old()
+        delete_old(store, log, self._checkpointer, self._references)
         self._failure: BaseException | None = None
         self._closed = False
+        self._lock = threading.Lock()
         # The id that the next checkpoint will have: sinks stage under it.
         self.attempt = world.checkpoint_id()
 
@@ -166,17 +183,27 @@ class ProgramPipeline:
 
         ``offsets`` by source, and all of the ``state`` by operator, its partitions numbered 0, 1, 2 …; a partition that
         has not changed is not stored again. ``staged`` are each sink's descriptors of what it has staged under
-        ``attempt``. After an error other than :class:`InvalidInput`, open the pipeline again: it says what has counted.
+        ``attempt``. What cannot be so is :class:`InvalidInput`, and nothing is written. An error while it writes ends
+        the pipeline, and the next call is ``pipeline.ended``: open it again, and it says what has counted.
         """
+        with self._alone():
+            return self._checkpoint(offsets, state, staged or {})
+
+    def _checkpoint(
+        self,
+        offsets: Mapping[str, Mapping[str, str | int]],
+        state: Mapping[str, Mapping[int, bytes]],
+        staged: Mapping[str, Sequence[dict[str, Any]]],
+    ) -> Report:
         if self._closed or self._failure is not None:
             raise InvalidInput(
                 f"the pipeline {self.name!r} was closed, or has failed before",
                 code="pipeline.ended",
                 hint="open it again: it goes on from the newest checkpoint that counts",
             )
-        positions = {source: _position(source, pairs) for source, pairs in offsets.items()}
-        versions, operators = self._plan(state)
-        attempt = Attempt(checkpoint_id=self.attempt, outputs=self._outputs(staged or {}))
+        positions = {source: _position(source, pairs) for source, pairs in _pairs("offsets", offsets)}
+        kept, operators = self._plan(state)
+        attempt = Attempt(checkpoint_id=self.attempt, outputs=self._outputs(staged))
         named = {source: position.offsets for source, position in positions.items()}
         document = msgspec.json.encode(named, order="sorted")
         cut = Cut(
@@ -189,12 +216,12 @@ class ProgramPipeline:
         try:
             report = self._checkpointer.checkpoint(cut, attempt)
             self._references.know(report.checkpoint_id, report.objects)
-            self._delete_old()
+            delete_old(self._store, self._log, self._checkpointer, self._references)
         except BaseException as error:
             self._failure = error
             raise
-        self.epoch, self.offsets, self._versions = report.epoch, named, versions
-        self.state = {name: dict(partitions) for name, partitions in state.items()}
+        self._kept = kept
+        self.epoch, self.offsets, self.state = report.epoch, named, _copy([made.name for made in operators], kept)
         self.attempt = self._world.checkpoint_id()
         return report
 
@@ -204,12 +231,21 @@ class ProgramPipeline:
 
     def close(self) -> None:
         """End this run on record. A second call does nothing; one that was fenced leaves all to the other."""
+        with self._alone():
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True
         if isinstance(self._failure, Conflict | Unavailable):
             return
-        self._checkpointer.release(self._failure if isinstance(self._failure, SinkFailed) else None)
+        try:
+            self._checkpointer.release(self._failure if isinstance(self._failure, SinkFailed) else None)
+        except Conflict as error:
+            if error.code != "driver.fenced":
+                raise
+            return  # What was checkpointed counts, and there is nothing of this run to end.
         if self._failure is None:
             # What was staged for an epoch that did not come. After a failure only recovery can judge it.
             for sink in self._sinks.values():
@@ -227,23 +263,36 @@ class ProgramPipeline:
         with suppress(SlackwaterError):  # the first error is the one to tell
             self.close()
 
-    def _plan(
-        self, state: Mapping[str, Mapping[int, bytes]]
-    ) -> tuple[dict[tuple[str, int], tuple[int, str]], list[CutOperator]]:
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Refuse a second thread: both would store under the same names, and damage what counts."""
+        if not self._lock.acquire(blocking=False):
+            raise InvalidInput(
+                f"another thread is at work on the pipeline {self.name!r}",
+                code="pipeline.busy",
+                hint="call it from one thread at a time; that one goes on, and this call has changed nothing",
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _plan(self, state: Mapping[str, Mapping[int, bytes]]) -> tuple[_KeptState, list[CutOperator]]:
         """Name each partition's file by its digest and the epoch that stores it; an unchanged one keeps its name."""
-        versions, operators = {}, []
-        for number, (name, content) in enumerate(state.items()):
+        kept, operators = _KeptState(), []
+        for number, (name, content) in enumerate(_pairs("state", state)):
             folder = f"state/{format_name(name)}"
             partitions = []
             for partition, data in _in_order(name, content):
-                version, before = self._versions.get((name, partition), (0, ""))
-                same = data is self.state.get(name, {}).get(partition)  # bytes never change
-                sha256 = before if same else hashlib.sha256(data).hexdigest()
+                before = self._kept.get((name, partition), _Kept())
+                # Bytes never change: the same ones need not be digested again.
+                sha256 = before.sha256 if data is before.data else hashlib.sha256(data).hexdigest()
+                version = before.version
                 large = len(data) >= self._settings.object_min_bytes
                 old = self.epoch + 1 - version >= _STORED_AGAIN_AFTER and not large
-                if before != sha256 or old:
+                if before.sha256 != sha256 or old:
                     version = self.epoch + 1
-                versions[name, partition] = version, sha256
+                kept[name, partition] = _Kept(version, sha256, data)
                 path = f"{folder}/{partition}"
                 file = CutFile(_file(path, version, sha256), data, len(data))
                 partitions.append(
@@ -254,39 +303,44 @@ class ProgramPipeline:
             operators.append(
                 CutOperator(name=name, operator_id=number, operator_name=name, store="bytes", partitions=partitions)
             )
-        return versions, operators
+        return kept, operators
 
     def _outputs(self, staged: Mapping[str, Sequence[dict[str, Any]]]) -> dict[str, SinkOutput]:
+        if not isinstance(staged, Mapping) or not all(isinstance(given, list | tuple) for given in staged.values()):
+            raise _malformed("what is staged must be lists by sink", "write it as {'totals': [descriptor]}")
         if unknown := staged.keys() - self._sinks.keys():
             raise InvalidInput(
                 f"the pipeline has no sink named {min(unknown)!r}",
                 code="sink.unknown",
                 hint=f"its sinks are {', '.join(self._sinks) or 'none'}",
             )
-        return {
-            name: SinkOutput(
-                kind=sink.kind,
-                address=sink.address,
-                can_undo=sink.can_undo,
-                descriptors=list(staged.get(name, [])),
-            )
-            for name, sink in self._sinks.items()
-        }
-
-    def _delete_old(self) -> None:
-        try:
-            gone = delete_retired(self._store, self._log, self._checkpointer.generation, self._references)
-            self._checkpointer.note_deleted(gone)
-            self._log.trim_if_due()
-        except Conflict:
-            raise
-        except SlackwaterError as error:
-            # The checkpoint counts all the same, and the deletes are done again with a later one.
-            logger.warning("old checkpoints or records were not deleted yet: %s", error)
+        return {name: describe_output(sink, list(staged.get(name, []))) for name, sink in self._sinks.items()}
 
 
 def _file(folder: str, version: int, sha256: str) -> str:
     return f"{folder}/{version}_{sha256}"
+
+
+def _copy(operators: Sequence[str], kept: _KeptState) -> PartitionedState:
+    """Make of what is kept a state for the program, which may change it."""
+    state: PartitionedState = {operator: {} for operator in operators}
+    for (operator, partition), held in kept.items():
+        state[operator][partition] = cast(bytes, held.data)
+    return state
+
+
+def _malformed(what: str, hint: str) -> InvalidInput:
+    return InvalidInput(what, code="state.malformed", hint=hint)
+
+
+def _pairs(what: str, given: Any) -> list[tuple[str, Mapping[Any, Any]]]:
+    """Take what must be mappings inside a mapping."""
+    if not isinstance(given, Mapping) or not all(isinstance(inner, Mapping) for inner in given.values()):
+        raise _malformed(f"the {what} must be given by name", f"write {what} as {_LIKE[what]}")
+    return list(given.items())
+
+
+_LIKE = {"offsets": "{'orders': {'orders-0': 120}}", "state": "{'counts': {0: b'…', 1: b'…'}}"}
 
 
 def _in_order(operator: str, content: Mapping[int, bytes]) -> Iterator[tuple[int, bytes]]:
@@ -294,24 +348,26 @@ def _in_order(operator: str, content: Mapping[int, bytes]) -> Iterator[tuple[int
         data = content.get(partition)
         if not isinstance(data, bytes):
             what = f"{type(data).__name__} there" if partition in content else f"of {len(content)}, and none is there"
-            raise InvalidInput(
+            raise _malformed(
                 f"partition {partition} of {operator!r} must be bytes: {what}",
-                code="state.malformed",
-                hint="number the partitions 0, 1, 2 …, leave none out, and give the bytes of each",
+                "number the partitions 0, 1, 2 …, leave none out, and give the bytes of each",
             )
         yield partition, data
 
 
 def _position(source: str, pairs: Mapping[str, str | int]) -> SourcePosition:
     format_name(source)
-    if not all(isinstance(key, str) and isinstance(value, str | int) for key, value in pairs.items()):
-        raise InvalidInput(
+    try:
+        if not all(isinstance(key, str) and type(value) in (str, int) for key, value in pairs.items()):
+            raise TypeError
+        # Neither is every number short enough to be written down, nor every text Unicode.
+        offsets = {key: str(value) for key, value in pairs.items()}
+        verbatim = msgspec.json.encode(offsets, order="sorted").decode()
+    except (TypeError, ValueError):
+        raise _malformed(
             f"the offsets of {source!r} must be text or whole numbers by name",
-            code="state.malformed",
-            hint="write them like {'orders-0': 120}; they come back as text",
-        )
-    offsets = {key: str(value) for key, value in pairs.items()}
-    verbatim = msgspec.json.encode(offsets, order="sorted").decode()
+            "write them like {'orders-0': 120}; they come back as text",
+        ) from None
     return SourcePosition(source_type="program", offsets=offsets, verbatim=verbatim, metadata={})
 
 
@@ -327,7 +383,7 @@ def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _R
             found[wanted[path]] = b"".join(parts)
 
     holdings = recovery.restore(store, manifest, settings, write)
-    state: PartitionedState = {operator: {} for operator in manifest.operators}
+    kept = _KeptState()
     for (operator, number), partition in partitions.items():
         data = found.get((operator, number))
         if data is None or len(data) != partition.size_bytes:
@@ -337,21 +393,32 @@ def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _R
                 code="hydrate.not_whole",
                 hint="slackwater verify URL --read-data",
             )
-        state[operator][number] = data
+        kept[operator, number] = _Kept(partition.version, partition.unique_id, data)
     return _Recovered(
-        epoch=manifest.epoch,
         offsets={source: dict(position.offsets) for source, position in manifest.source_offsets.items()},
-        state=state,
-        versions={key: (p.version, p.unique_id) for key, p in partitions.items()},
+        kept=kept,
+        operators=list(manifest.operators),
         holdings={path: held for path, held in holdings.items() if path in wanted},
     )
 
 
-def _refuse_foreign(store: Store, state: State | None, name: str) -> None:
+def _refuse_foreign(store: Store, log: Log, name: str) -> None:
     """Refuse what is not this program's before the claim, which would fence the driver whose it is."""
-    if state is not None and state.head is not None:
-        with suppress(Corrupt):  # Recovery says what is wrong with it.
-            _check_ours(recovery.load_manifest(store, state.head), name)
+    state = log.read()
+    if state is None:
+        return
+    # Where a manifest is damaged, the one before it tells whose they are; recovery says what is wrong.
+    for entry in reversed(state.live):
+        if (manifest := load_if_sound(store, entry)) is not None:
+            _check_ours(manifest, name)
+            return
+    change = log.change
+    if state.head is None and isinstance(change, Claim) and not change.driver.endswith(f" {_ROLE}"):
+        raise Unsupported(
+            f"the pipeline {name!r} has no checkpoint yet, and is not a program's: {change.driver} has claimed it",
+            code="library.foreign",
+            hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
+        )
 
 
 def _check_ours(manifest: Manifest, name: str) -> None:
@@ -361,13 +428,7 @@ def _check_ours(manifest: Manifest, name: str) -> None:
             code="library.foreign",
             hint="start it with sw.writeStream, or choose another name; slackwater show URL says what it holds",
         )
-    if manifest.pipeline != name:
-        # Sinks remember epochs under the pipeline's name: under another one they would find none of theirs.
-        raise InvalidInput(
-            f"the folder of {name!r} holds the pipeline {manifest.pipeline!r}",
-            code="pipeline.renamed",
-            hint=f"rename the folder back, and open it as {manifest.pipeline!r}; another name begins anew",
-        )
+    recovery.refuse_renamed(manifest, name)
 
 
 def _tell_fallback(damage: Corrupt, target: Manifest) -> None:

@@ -1,4 +1,7 @@
-"""The log: read the newest record, append the next, trim old ones. Rules 1 to 3 and 12 are here and nowhere else."""
+"""The log: read the newest record, append the next, trim old ones, go on after damaged ones.
+
+Rules 1 to 3 and 12 are here and nowhere else, and so is the append of rule 13.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .formats import records, states
 from .formats.changes import Change, Repair
 from .formats.layout import LOG, record_key, record_numbers
 from .formats.records import Record
-from .formats.states import State
+from .formats.states import LiveCheckpoint, State
 from .lost import Lost, explain, look_back, read_record
 from .settings import Settings
 from .store import Store
@@ -22,6 +25,8 @@ from .world import World
 Decide = Callable[[State | None], Change | None]
 
 _MAX_READS = 100
+# Answers: nothing was written. After any other Unavailable a create may have landed, or may still land.
+_REFUSALS = ("store.denied", "store.full")
 # So many of the newest records are never deleted. Rules 1 to 3 hold with one; the rest is for audits, and for listings
 # that take so long that records come and go meanwhile.
 KEPT_RECORDS = 1_000
@@ -42,6 +47,11 @@ class Log:
     @property
     def state(self) -> State | None:
         return self._newest.state if self._newest else None
+
+    @property
+    def change(self) -> Change | None:
+        """What the newest record that this writer knows has changed."""
+        return self._newest.change if self._newest else None
 
     @property
     def number(self) -> int:
@@ -93,8 +103,7 @@ class Log:
                 if change is None or self._create(change, append_id):
                     return cast(State, self.state)
             except Unavailable as error:
-                # The create may have landed, or may still land: only the log can tell. A refusal is an answer.
-                if self._world.monotonic() >= deadline or error.code in ("store.denied", "store.full"):
+                if self._world.monotonic() >= deadline or error.code in _REFUSALS:
                     raise
             except SlackwaterError:
                 # What I knew may be old news: refuse only what does not fit a state freshly read.
@@ -133,8 +142,6 @@ class Log:
         Rule 13: the number after the newest is created, as always. So a driver that knows the newest record from
         before its damage may be first, and the log is sound again; or it finds this record, and is fenced.
         """
-        if lost.before is None:
-            raise ValueError("there is no record to go on from")
         for damaged, fingerprint in lost.seen.items():
             if read_record(self._store, damaged)[0] != fingerprint:
                 raise Unavailable(
@@ -143,17 +150,7 @@ class Log:
                     hint="the store, or the way to it, damages what is read: mend that first. Nothing was repaired",
                 )
         number, append_id = lost.number + 1, self._world.random_id()
-        state = states.apply(lost.before.state, change, number=number, append_id=append_id, at_ms=self._world.now_ms())
-        data = records.encode(
-            Record(
-                version=records.VERSION,
-                number=number,
-                append_id=append_id,
-                previous_sha256=lost.before_sha256,
-                change=change,
-                state=state,
-            )
-        )
+        _, data = self._draw_up(lost.before, lost.before_sha256, change, number=number, append_id=append_id)
         deadline, pause_s = self._world.monotonic() + self._settings.total_timeout_s, 0.0
         while True:
             try:
@@ -162,7 +159,7 @@ class Log:
                 repaired = self.read()
                 return repaired is not None and repaired.has(append_id)
             except Unavailable as error:
-                if self._world.monotonic() >= deadline or error.code in ("store.denied", "store.full"):
+                if self._world.monotonic() >= deadline or error.code in _REFUSALS:
                     raise
             self._world.sleep(pause_s)
             pause_s = min(2 * pause_s + 0.02, 2.0)
@@ -177,16 +174,45 @@ class Log:
                 states.require_current(state, generation)
             raise
 
+    @contextmanager
+    def unless_retired(self, entry: LiveCheckpoint) -> Iterator[None]:
+        """Tell missing or damaged objects from those of a checkpoint that was retired while it was read: that is none.
+
+        For whoever reads without a claim, beside a driver that goes on.
+        """
+        try:
+            yield
+        except (NotFound, Corrupt):
+            state = self.read()
+            if state is None or all(one.checkpoint_id != entry.checkpoint_id for one in state.live):
+                raise NotFound(
+                    f"epoch {entry.epoch} was retired while it was read",
+                    code="checkpoint.not_found",
+                    hint="slackwater savepoint create URL LABEL keeps one: restore that",
+                ) from None
+            raise
+
     def _create(self, change: Change, append_id: str) -> bool:
         """Create the next record; True when it is there and the newest."""
         number = self.number + 1
+        record, data = self._draw_up(self._newest, self._newest_sha256, change, number=number, append_id=append_id)
+        if not self._store.create(record_key(number), data) or self._highest_after(number) is not None:
+            return False
+        self._newest, self._newest_sha256 = record, records.digest(data)
+        return True
+
+    def _draw_up(
+        self, before: Record | None, before_sha256: str | None, change: Change, *, number: int, append_id: str
+    ) -> tuple[Record, bytes]:
+        """Make the record that follows on another; one that would be too large to be read again is refused."""
+        state, at_ms = before.state if before else None, self._world.now_ms()
         record = Record(
             version=records.VERSION,
             number=number,
             append_id=append_id,
-            previous_sha256=self._newest_sha256,
+            previous_sha256=before_sha256,
             change=change,
-            state=states.apply(self.state, change, number=number, append_id=append_id, at_ms=self._world.now_ms()),
+            state=states.apply(state, change, number=number, append_id=append_id, at_ms=at_ms),
         )
         data = records.encode(record)
         if len(data) > records.MAX_RECORD_BYTES:
@@ -195,10 +221,7 @@ class Log:
                 code="log.state_too_large",
                 hint="make it smaller: slackwater savepoint delete URL LABEL, slackwater forget URL --keep-last N",
             )
-        if not self._store.create(record_key(number), data) or self._highest_after(number) is not None:
-            return False
-        self._newest, self._newest_sha256 = record, records.digest(data)
-        return True
+        return record, data
 
     def _highest_after(self, number: int) -> int | None:
         listed = self._store.list(LOG, after=record_key(number) if number else None)

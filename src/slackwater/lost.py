@@ -15,6 +15,8 @@ from .formats.manifest import Manifest
 from .formats.records import Record
 from .store import Store
 
+# Half of all numbers: no pipeline gets there, and one that went on from a manifest that says more would soon end.
+_MAX_EPOCH = 2**52
 _TRACELESS = "a claim, a release, a savepoint, checkpoints retired or deleted"
 
 
@@ -23,7 +25,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
     ``seen`` tells the bytes that were read of each damaged record. ``manifests`` are those that the record before does
     not name, newer than its epoch: written for one of the damaged records, or for one that was never appended.
-    ``unreadable`` are checkpoints that it does not name, either, and whose manifests cannot be read.
+    ``unreadable`` are checkpoints that it does not name, either, and whose manifests cannot be read, or not be right.
     """
 
     seen: dict[int, str]
@@ -49,7 +51,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
             else f"a rollback to {manifest.rollback.to_epoch} as epoch {manifest.epoch}"
             for manifest in sorted(self.manifests, key=lambda manifest: manifest.epoch)
         ]
-        found += [f"the checkpoint {checkpoint_id}, which cannot be read" for checkpoint_id in self.unreadable]
+        found += [f"the checkpoint {checkpoint_id}, which cannot be made out" for checkpoint_id in self.unreadable]
         return [*found, _TRACELESS]
 
 
@@ -60,24 +62,30 @@ def look_back(store: Store, number: int, *, kept_records: int) -> Lost:
     """
     seen: dict[int, str] = {}
     before: Record | None = None
-    while before is None and number > 0 and len(seen) < kept_records:
+    while number > 0 and len(seen) < kept_records:
         fingerprint, before = read_record(store, number)
-        if before is None and fingerprint is None:
-            break  # Nobody can tell what stood there, nor who may still put something there.
-        if before is None:
-            seen[number] = str(fingerprint)
+        # Of a missing one nobody can tell what stood there, nor who may still put something there.
+        if before is not None or fingerprint is None:
+            break
+        seen[number] = fingerprint
         number -= 1
     found: list[Manifest] = []
     unreadable: list[str] = []
     known = set(before.state.checkpoint_ids) if before else set()
     for checkpoint_id in _stored(store) if before and seen else []:
-        if checkpoint_id not in known:
+        if before is not None and checkpoint_id not in known:
             with suppress(NotFound):
-                manifest = _read(store, checkpoint_id)
-                if manifest is None:
+                manifest = _read(store, checkpoint_id) or _read(store, checkpoint_id)
+                if manifest is None or manifest.uid != before.state.uid or manifest.epoch > _MAX_EPOCH:
                     unreadable.append(checkpoint_id)
-                elif before is not None and manifest.epoch > before.state.epoch:
+                elif manifest.epoch > before.state.epoch:
                     found.append(manifest)
+    if before is not None:
+        # No record vouches for these. What says how far sinks went back is there twice, as an epoch and as an id.
+        pairs = {(entry.epoch, entry.checkpoint_id) for entry in [*before.state.live, *found]}
+        wrong = [m for m in found if m.rollback and (m.rollback.to_epoch, m.rollback.to_id) not in pairs]
+        found = [manifest for manifest in found if manifest not in wrong]
+        unreadable += [manifest.checkpoint_id for manifest in wrong]
     return Lost(
         seen=seen,
         before=before,

@@ -101,6 +101,16 @@ def load_manifest(store: Store, entry: LiveCheckpoint | RetiredCheckpoint) -> Ma
     return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
 
 
+def refuse_renamed(manifest: Manifest, name: str) -> None:
+    """Refuse a start under another name: sinks remember epochs under the pipeline's, and would find none of theirs."""
+    if manifest.pipeline != name:
+        raise InvalidInput(
+            f"the folder of {name!r} holds the pipeline {manifest.pipeline!r}",
+            code="pipeline.renamed",
+            hint=f"rename the folder back, and start it as {manifest.pipeline!r}; another name begins anew",
+        )
+
+
 def _redrive(
     state: State, head: Manifest, sinks: Mapping[str, CommittingSink], dropped: Collection[str]
 ) -> Settlement | None:
@@ -121,7 +131,7 @@ def _redrive(
             f"the sink {name!r} has {what} for epoch {state.epoch} at {output.address} ({output.kind}), and is {now} "
             "in the pipeline",
             code="sink.missing",
-            hint=f'start once with the sink as it was, or give this up on record: .option("drop_sink", [{name!r}])',
+            hint=f"start once with the sink as it was, or give this up on record with the option drop_sink=[{name!r}]",
         )
     settlement = drive_sinks(head, sinks)
     return None if settled else settlement

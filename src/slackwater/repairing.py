@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -30,18 +31,20 @@ from .formats.layout import (
     record_key,
 )
 from .formats.manifest import Manifest, Object, RolledBack, SinkOutput, references
+from .formats.records import Record
 from .formats.states import MAX_LIVE, LiveCheckpoint, State
+from .labels import LeftOut, labels_of
 from .log import Log
 from .lost import Lost
 from .recovery import DAMAGE, restore
 from .rewind import (
     OpenSink,
-    SinkPlan,
-    SourcePlan,
+    Plan,
     check_keep,
     epochs_after,
     load_if_sound,
     plan_sink,
+    plan_sources,
     sinks_since,
     verify_restorable,
 )
@@ -50,14 +53,7 @@ from .store import Store, Stream
 from .world import World
 
 
-class Reason(msgspec.Struct, frozen=True):
-    """Why a checkpoint is passed over, or leaves."""
-
-    epoch: int
-    why: str
-
-
-class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
+class RepairPlan(Plan, frozen=True, kw_only=True):
     """What a repair will do.
 
     ``unsettled``: sinks may lack the target's own output, and get it first. ``damaged_labels`` are savepoints of which
@@ -67,25 +63,11 @@ class RepairPlan(msgspec.Struct, frozen=True, kw_only=True):
     damaged_records: list[int]
     may_have_been: list[str]
     from_number: int
-    head_epoch: int
-    to_epoch: int
-    to_id: str
-    to_created_at_ms: int
     why: str
     unsettled: bool
-    epoch: int
-    passed_over: list[Reason]
-    undone_epochs: list[int]
-    undone_labels: list[str]
-    retired: list[Reason]
+    retired: list[LeftOut]
     labels: list[str]
     damaged_labels: list[str]
-    sinks: list[SinkPlan]
-    sources: list[SourcePlan]
-
-    @property
-    def refused(self) -> list[SinkPlan]:
-        return [sink for sink in self.sinks if sink.action == "refuse"]
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,23 +95,36 @@ def prepare(
     lost = _find_lost(log)
     if lost is None:
         return None
-    if lost.before is None:
+    before = lost.before
+    if before is None:
         raise _impossible("no sound record was found before it", lost)
-    state = lost.before.state
+    state = before.state
     if state.head is None:
-        raise _impossible(f"record {lost.before.number} before it has no checkpoint to go on from", lost)
-    bound, why = _bound(state, state.head, lost)
-    target = _choose(store, state, settings, bound, lost)
+        raise _impossible(f"record {before.number} before it has no checkpoint to go on from", lost)
+    undoing = _undoing(store, state, lost)
+    bound, why = _bound(state, state.head, lost, can_undo=bool(undoing))
+    forced = undoing.keys() - set(keep)
+    target = _choose(store, state, settings, lost, bound=bound, why=why, forced=forced)
     outputs = _outputs(store, state, lost, target.content)
-    sinks = _open_sinks(open_sink, outputs, target.content.pipeline, state.uid)
-    newest = max((sink.epoch for sink in sinks.values()), default=0)
+    pipeline = target.content.pipeline
+
+    def open_bound(name: str, output: SinkOutput) -> CommittingSink | None:
+        sink = open_sink(name, output)
+        if sink is not None:
+            sink.bind(pipeline, name, state.uid)
+        return sink
+
+    newest = _newest_epoch(open_bound, outputs)
     written = max([state.epoch, *(manifest.epoch for manifest in lost.manifests)])
-    if newest > written and bound > (oldest := min(_position(state, entry) for entry in state.branch)):
+    oldest = min(_position(state, entry) for entry in state.branch)
+    if undoing and newest > written and bound > oldest:
         why = f"a sink is at epoch {newest}, of which nothing else is known: it may have undone anything before that"
-        target = _choose(store, state, settings, oldest, lost)
+        target = _choose(store, state, settings, lost, bound=oldest, why=why, forced=forced)
         outputs = _outputs(store, state, lost, target.content)
+        # An older target may bring sinks that the pipeline has had before.
+        newest = max(newest, _newest_epoch(open_bound, outputs))
     keep = sorted({*keep, *target.keep})
-    check_keep(keep, outputs)
+    check_keep(keep, undoing | outputs)
     # Every damaged record may have had an epoch of its own, whatever else is known of it.
     epoch = max(state.epoch + len(lost.numbers), written, newest) + 1
     document = msgspec.structs.replace(
@@ -141,7 +136,7 @@ def prepare(
         rollback=RolledBack(to_epoch=target.to_epoch, to_id=target.to_id, keep=keep, unsettled=target.unsettled),
     )
     return Prepared(
-        plan=_plan(store, state, lost, target, document=document, sinks=sinks, why=why, keep_older=keep_older),
+        plan=_plan(store, before, lost, target, document=document, open_sink=open_bound, keep_older=keep_older),
         lost=lost,
         document=document,
     )
@@ -172,7 +167,7 @@ def repair(store: Store, log: Log, world: World, settings: Settings, prepared: P
             manifest_size_bytes=len(data),
             parent_id=document.parent_id,
             to_epoch=plan.to_epoch,
-            retire=[reason.epoch for reason in plan.retired],
+            retire=[retired.epoch for retired in plan.retired],
         ),
     )
     reach("repair.append.after")
@@ -193,7 +188,8 @@ class _Target(msgspec.Struct, frozen=True, kw_only=True):
     to_id: str
     unsettled: bool
     keep: list[str]
-    passed_over: list[Reason]
+    passed_over: list[LeftOut]
+    why: str
 
 
 def _find_lost(log: Log) -> Lost | None:
@@ -207,17 +203,18 @@ def _find_lost(log: Log) -> Lost | None:
     return None
 
 
-def _bound(state: State, head: LiveCheckpoint, lost: Lost) -> tuple[int, str]:
+def _bound(state: State, head: LiveCheckpoint, lost: Lost, *, can_undo: bool) -> tuple[int, str]:
     """Find the epoch that sinks must be taken back to at least, and say why.
 
     A damaged record may have been a rollback that sinks have followed already. To undo more than that is harmless,
-    because what is undone is read again; to undo less would lose rows.
+    because what is undone is read again; to undo less would lose rows. Sinks that cannot undo have not followed any:
+    then only a rollback that is known counts, for it is what the user wanted.
     """
     known = {head.checkpoint_id, *(manifest.checkpoint_id for manifest in lost.manifests)}
     oldest = min(_position(state, entry) for entry in state.branch)
-    if lost.unreadable:
-        return oldest, f"{lost.unreadable[0]} cannot be read, and may have been a rollback to any epoch"
-    if any(manifest.parent_id not in known for manifest in lost.manifests):
+    if can_undo and lost.unreadable:
+        return oldest, f"{lost.unreadable[0]} cannot be made out, and may have been a rollback to any epoch"
+    if can_undo and any(manifest.parent_id not in known for manifest in lost.manifests):
         return oldest, "a manifest is missing between those that are there: it may have been a rollback to any epoch"
     newest = _position(state, head)
     rollbacks = [manifest.rollback.to_epoch for manifest in lost.manifests if manifest.rollback]
@@ -234,16 +231,29 @@ def _position(state: State, entry: LiveCheckpoint) -> int:
     return entry.rollback_to if unsettled and entry.rollback_to is not None else entry.epoch
 
 
-def _choose(store: Store, state: State, settings: Settings, bound: int, lost: Lost) -> _Target:
-    """Choose the newest checkpoint within the bound that can be restored, every byte verified."""
-    passed_over: list[Reason] = []
-    for entry in reversed(state.branch):
-        if _position(state, entry) > bound:
-            continue
+def _undoing(store: Store, state: State, lost: Lost) -> dict[str, SinkOutput]:
+    """Name the sinks that may have followed a rollback that was lost: all that are known, and can undo."""
+    known = [*(load_if_sound(store, entry) for entry in state.live), *lost.manifests]
+    outputs = [output for manifest in known if manifest for output in manifest.sinks.items()]
+    return {name: output for name, output in outputs if output.can_undo}
+
+
+def _choose(
+    store: Store, state: State, settings: Settings, lost: Lost, *, bound: int, why: str, forced: Collection[str]
+) -> _Target:
+    """Choose the newest checkpoint within the bound that can be restored, every byte verified.
+
+    Where there is none left, and the user has told every sink to keep its rows (none is ``forced`` to undo), choose the
+    newest beyond it.
+    """
+    within = [entry for entry in reversed(state.branch) if _position(state, entry) <= bound]
+    beyond = [entry for entry in reversed(state.branch) if entry not in within]
+    passed_over: list[LeftOut] = []
+    for entry in within if forced else within + beyond:
         try:
             content = verify_restorable(store, entry, settings)
         except DAMAGE as error:
-            passed_over.append(Reason(entry.epoch, error.message))
+            passed_over.append(LeftOut(epoch=entry.epoch, reason=error.message))
             continue
         unsettled, before = entry.epoch > state.settled_epoch, content.rollback
         again = before if unsettled else None
@@ -255,36 +265,35 @@ def _choose(store: Store, state: State, settings: Settings, bound: int, lost: Lo
             unsettled=again.unsettled if again else unsettled,
             keep=again.keep if again else [],
             passed_over=passed_over,
+            why=f"{why}; nothing that old is left, and all sinks keep their rows" if entry in beyond else why,
         )
-    found = "; ".join(f"epoch {reason.epoch}: {reason.why}" for reason in passed_over)
-    raise _impossible(f"no checkpoint of the record before it can be restored ({found})", lost)
+    found = "; ".join(f"epoch {passed.epoch}: {passed.reason}" for passed in passed_over)
+    if not (forced and beyond):
+        raise _impossible(f"no checkpoint of the record before it can be restored ({found})", lost)
+    untried = ", ".join(str(entry.epoch) for entry in reversed(beyond))
+    names = " ".join(f"--keep {name}" for name in sorted(forced))
+    raise _impossible(
+        f"sinks must be taken back to epoch {bound} at least ({why}), and nothing that old can be restored ({found}); "
+        f"newer ones were not tried: {untried}",
+        lost,
+        f"{names} goes on from the newest of those that is sound and leaves the sinks' rows as they are: what is read "
+        "again comes a second time, and what a lost rollback has taken back does not come again",
+    )
 
 
-def _impossible(why: str, lost: Lost) -> Corrupt:
+def _impossible(why: str, lost: Lost, otherwise: str = "") -> Corrupt:
+    otherwise = otherwise or "only a new pipeline under another name goes on, and reads its sources anew"
     return Corrupt(
         f"the log record {lost.number} is damaged, and cannot be passed by: {why}",
         code="repair.impossible",
         hint=f"restore {record_key(lost.number)}, or the objects that are missing, from a copy and run this again; "
-        "without one, only a new pipeline under another name goes on, and reads its sources anew",
+        f"without one, {otherwise}",
         damaged=lost.numbers,
         before=lost.before.number if lost.before else None,
     )
 
 
 # --- its sinks
-
-
-class _Looked(msgspec.Struct, frozen=True):
-    """A sink that was opened, or could not be: then what was raised. ``epoch`` is 0 where it is not known."""
-
-    sink: CommittingSink | None
-    epoch: int = 0
-    error: SlackwaterError | None = None
-
-    def get(self) -> CommittingSink | None:
-        if self.error is not None:
-            raise self.error
-        return self.sink
 
 
 def _outputs(store: Store, state: State, lost: Lost, content: Manifest) -> dict[str, SinkOutput]:
@@ -298,17 +307,14 @@ def _outputs(store: Store, state: State, lost: Lost, content: Manifest) -> dict[
     return dict(sorted(outputs.items()))
 
 
-def _open_sinks(open_sink: OpenSink, outputs: dict[str, SinkOutput], pipeline: str, uid: str) -> dict[str, _Looked]:
-    looked: dict[str, _Looked] = {}
+def _newest_epoch(open_sink: OpenSink, outputs: dict[str, SinkOutput]) -> int:
+    """Ask every sink for its epoch. The plan says of one that cannot be asked that it was not looked at."""
+    newest = 0
     for name, output in outputs.items():
-        try:
+        with suppress(SlackwaterError):
             sink = open_sink(name, output)
-            if sink is not None:
-                sink.bind(pipeline, name, uid)
-            looked[name] = _Looked(sink, sink.epoch() if sink else 0)
-        except SlackwaterError as error:
-            looked[name] = _Looked(None, 0, error)
-    return looked
+            newest = max(newest, sink.epoch() if sink else 0)
+    return newest
 
 
 # --- what it will do
@@ -316,15 +322,15 @@ def _open_sinks(open_sink: OpenSink, outputs: dict[str, SinkOutput], pipeline: s
 
 def _plan(
     store: Store,
-    state: State,
+    before: Record,
     lost: Lost,
     target: _Target,
     *,
     document: Manifest,
-    sinks: dict[str, _Looked],
-    why: str,
+    open_sink: OpenSink,
     keep_older: bool,
 ) -> RepairPlan:
+    state = before.state
     rollback = document.rollback
     keep = rollback.keep if rollback else []
     undone = [epoch for epoch in epochs_after(state, target.to_epoch) if epoch != target.entry.epoch]
@@ -333,9 +339,9 @@ def _plan(
     labelled = {savepoint.epoch for savepoint in state.labels}
     broken = {entry.epoch for entry in state.live if not _is_whole(store, entry, there)}
     leaving = [
-        Reason(
-            entry.epoch,
-            "bytes of it are missing"
+        LeftOut(
+            epoch=entry.epoch,
+            reason="bytes of it are missing"
             if entry.epoch in broken
             else "a damaged record may have retired it, and its bytes may be deleted at any time",
         )
@@ -345,39 +351,24 @@ def _plan(
     return RepairPlan(
         damaged_records=lost.numbers,
         may_have_been=lost.guesses,
-        from_number=lost.before.number if lost.before else 0,
+        from_number=before.number,
         head_epoch=state.epoch,
         to_epoch=target.to_epoch,
         to_id=target.to_id,
         to_created_at_ms=target.entry.created_at_ms,
-        why=why,
+        why=target.why,
         unsettled=target.unsettled,
         epoch=document.epoch,
         passed_over=target.passed_over,
         undone_epochs=undone,
-        undone_labels=[savepoint.label for savepoint in state.labels if savepoint.epoch in undone],
+        undone_labels=labels_of(state, undone),
         retired=leaving[: MAX_LIVE - len(state.retired)],
         labels=[savepoint.label for savepoint in state.labels],
-        damaged_labels=[savepoint.label for savepoint in state.labels if savepoint.epoch in broken],
+        damaged_labels=labels_of(state, broken),
         sinks=[
-            plan_sink(
-                name,
-                output,
-                lambda name, output: sinks[name].get() if name in sinks else None,
-                target.to_epoch,
-                name in keep,
-            )
-            for name, output in document.sinks.items()
+            plan_sink(name, output, open_sink, target.to_epoch, name in keep) for name, output in document.sinks.items()
         ],
-        sources=[
-            SourcePlan(
-                name=name,
-                source_type=position.source_type,
-                now=newest.source_offsets[name].offsets if name in newest.source_offsets else None,
-                then=position.offsets,
-            )
-            for name, position in document.source_offsets.items()
-        ],
+        sources=plan_sources(newest, document),
     )
 
 

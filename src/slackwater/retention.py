@@ -6,6 +6,7 @@ with a checkpoint's own record, or by ``forget.py``; a crash in between repeats 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,8 +15,8 @@ from typing import cast
 import msgspec
 
 from .artifacts import in_parallel
-from .checkpointer import CommittingSink
-from .errors import Corrupt
+from .checkpointer import Checkpointer, CommittingSink
+from .errors import Conflict, Corrupt, SlackwaterError
 from .failpoints import reach
 from .formats.layout import LATEST, checkpoint_folder, manifest_key, parse_key
 from .formats.manifest import references
@@ -24,6 +25,8 @@ from .log import Log
 from .recovery import DAMAGE, Claimed, load_manifest
 from .settings import Settings
 from .store import Store
+
+logger = logging.getLogger("slackwater")
 
 
 class Needed(msgspec.Struct, frozen=True):
@@ -110,6 +113,23 @@ def delete_retired(store: Store, log: Log, generation: int, references: Referenc
     doomed = find_doomed(state, needed, references)
     delete_doomed(store, doomed)
     return doomed.epochs
+
+
+def delete_old(store: Store, log: Log, checkpointer: Checkpointer, references: References) -> SlackwaterError | None:
+    """Delete what is retired, and old records; return what hindered it.
+
+    Every checkpoint counts all the same. The next one tries again, and so does a start: its first one needs the room,
+    if deletes have failed for long.
+    """
+    try:
+        checkpointer.note_deleted(delete_retired(store, log, checkpointer.generation, references))
+        log.trim_if_due()
+    except Conflict:
+        raise
+    except SlackwaterError as error:
+        logger.warning("old checkpoints or records were not deleted yet: %s", error)
+        return error
+    return None
 
 
 def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, CommittingSink], references: References) -> int:

@@ -6,7 +6,7 @@ verify the target ─ plan ─ (claim) ─ manifest ─ APPEND ─ ``_latest``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, cast
 
@@ -20,6 +20,7 @@ from .formats.changes import Rollback
 from .formats.layout import LATEST, manifest_key
 from .formats.manifest import Manifest, RolledBack, SinkOutput
 from .formats.states import LiveCheckpoint, State, find_target
+from .labels import LATEST_REF, UNDONE, LeftOut, labels_of, resolve
 from .log import Log
 from .recovery import DAMAGE, load_manifest, restore
 from .settings import Settings
@@ -49,19 +50,18 @@ class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
     then: dict[str, str]
 
 
-class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rollback will do. With ``done``, the head is the target, or this very rollback, already."""
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new checkpoint with an older one's content will do."""
 
     head_epoch: int
     to_epoch: int
     to_id: str
     to_created_at_ms: int
     epoch: int
+    passed_over: list[LeftOut]
     undone_epochs: list[int]
     # Savepoints of these epochs stay, and can be restored, but never again be rolled back to.
     undone_labels: list[str]
-    running: bool
-    done: bool
     sinks: list[SinkPlan]
     sources: list[SourcePlan]
 
@@ -70,36 +70,79 @@ class RollbackPlan(msgspec.Struct, frozen=True, kw_only=True):
         return [sink for sink in self.sinks if sink.action == "refuse"]
 
 
+class RollbackPlan(Plan, frozen=True, kw_only=True):
+    """What a rollback will do. With ``done``, the head is the target, or this very rollback, already."""
+
+    running: bool
+    done: bool
+
+
 def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
-    """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
-    manifest = load_manifest(store, entry)
-    restore(store, manifest, settings, lambda path, parts: None)
-    return manifest
+    """Read every byte that the checkpoint needs, verified, and keep but the manifest.
+
+    What seems damaged is read a second time: nothing is given up for good because of one bad read.
+    """
+
+    def verify() -> Manifest:
+        manifest = load_manifest(store, entry)
+        restore(store, manifest, settings, lambda path, parts: None)
+        return manifest
+
+    with suppress(*DAMAGE):
+        return verify()
+    return verify()
+
+
+def targets(state: State) -> list[LiveCheckpoint]:
+    """Name the checkpoints that a rollback may go to, and those that were undone.
+
+    What a repair went back to may still be open: then only the repair itself, the head, can settle it.
+    """
+    settled = state.settled_epoch
+    return [entry for entry in state.live if entry.undone or entry.epoch <= settled or entry is state.head]
 
 
 def newest_verified(
-    store: Store,
-    state: State,
-    settings: Settings,
+    entries: Sequence[LiveCheckpoint],
+    try_out: Callable[[LiveCheckpoint], object],
     *,
-    below: int | None = None,
-    try_out: Callable[[LiveCheckpoint], object] | None = None,
-) -> LiveCheckpoint | None:
-    """Find the newest checkpoint of the branch, or of those below an epoch, that can be restored byte for byte.
+    damage: tuple[type[SlackwaterError], ...] = DAMAGE,
+) -> tuple[LiveCheckpoint | None, list[LeftOut]]:
+    """Find the newest of these that was not undone and can be restored; say what was passed over, newest first.
 
-    ``try_out`` may ask for more: it restores a checkpoint, and raises what is wrong with it.
+    ``try_out`` restores a checkpoint byte for byte, and raises what is wrong with it.
     """
-    for entry in reversed(state.branch):
-        # What a repair went back to may still be open: then only the repair itself, the head, can settle it.
-        settled = entry.epoch <= state.settled_epoch or entry is state.head
-        if settled and (below is None or entry.epoch < below):
-            with suppress(*DAMAGE):
-                if try_out is None:
-                    verify_restorable(store, entry, settings)
-                else:
-                    try_out(entry)
-                return entry
-    return None
+    passed: list[LeftOut] = []
+    for entry in reversed(entries):
+        try:
+            if not entry.undone:
+                try_out(entry)
+                return entry, passed
+            reason = UNDONE
+        except damage as error:
+            reason = error.message
+        passed.append(LeftOut(epoch=entry.epoch, reason=reason))
+    return None, passed
+
+
+def get_newest_verified(
+    state: State,
+    entries: Sequence[LiveCheckpoint],
+    try_out: Callable[[LiveCheckpoint], object],
+    *,
+    damage: tuple[type[SlackwaterError], ...] = DAMAGE,
+) -> tuple[LiveCheckpoint, list[LeftOut]]:
+    """Find the newest that can be restored where there must be one."""
+    resolve(state, LATEST_REF)  # refuses a pipeline without a checkpoint
+    found, passed = newest_verified(entries, try_out, damage=damage)
+    if found is None:
+        raise Corrupt(
+            f"none of the {len(state.branch)} live checkpoints can be restored",
+            code="head.none_verifies",
+            hint="slackwater verify URL --read-data names every damaged object; restore those from a copy",
+            passed_over=passed,
+        )
+    return found, passed
 
 
 def epochs_after(state: State, epoch: int) -> list[int]:
@@ -114,8 +157,12 @@ def plan_rollback(
     open_sink: OpenSink,
     *,
     keep: Collection[str] = (),
+    passed_over: Sequence[LeftOut] = (),
 ) -> RollbackPlan:
-    """Plan what a rollback does; ``open_sink`` gives what the sinks are asked through."""
+    """Plan what a rollback does; ``open_sink`` gives what the sinks are asked through.
+
+    ``passed_over`` is what the caller did not take on the way to this target.
+    """
     target, head = find_target(state, to_epoch), cast(LiveCheckpoint, state.head)
     manifest, newest = load_manifest(store, target), load_if_sound(store, head)
     outputs = sinks_since(store, state, manifest)
@@ -127,21 +174,14 @@ def plan_rollback(
         to_id=target.checkpoint_id,
         to_created_at_ms=target.created_at_ms,
         epoch=state.epoch + 1,
+        passed_over=list(passed_over),
         undone_epochs=undone,
-        undone_labels=[savepoint.label for savepoint in state.labels if savepoint.epoch in undone],
+        undone_labels=labels_of(state, undone),
         running=state.release_append_id is None,
         done=target is head
         or (before is not None and before.to_epoch == target.epoch and set(keep) == set(before.keep)),
         sinks=[plan_sink(name, output, open_sink, target.epoch, name in keep) for name, output in outputs.items()],
-        sources=[
-            SourcePlan(
-                name=name,
-                source_type=position.source_type,
-                now=newest.source_offsets[name].offsets if newest and name in newest.source_offsets else None,
-                then=position.offsets,
-            )
-            for name, position in manifest.source_offsets.items()
-        ],
+        sources=plan_sources(newest, manifest),
     )
 
 
@@ -228,3 +268,17 @@ def plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int,
             action = "refuse" if error.code == "sink.undo_refused" else "undo"
             detail = error.message if action == "refuse" else f"was not looked at: {error.message}"
     return SinkPlan(name=name, kind=output.kind, address=output.address, action=action, detail=detail)
+
+
+def plan_sources(newest: Manifest | None, target: Manifest) -> list[SourcePlan]:
+    """Say where the sources stand by the newest manifest, if one can be read, and by the target's."""
+    now = newest.source_offsets if newest else {}
+    return [
+        SourcePlan(
+            name=name,
+            source_type=position.source_type,
+            now=now[name].offsets if name in now else None,
+            then=position.offsets,
+        )
+        for name, position in target.source_offsets.items()
+    ]

@@ -678,10 +678,28 @@ def test_a_malformed_endpoint_is_wrong_input(endpoint):
     assert (done.returncode, "[store.bad_option]" in done.stderr) == (2, True), done.stderr
 
 
-def test_credentials_in_a_surplus_argument_are_not_shown():
-    done = slackwater("list", "x", "s3://KEY:SECRET@bucket/p")
-    assert done.returncode == 2
-    assert "SECRET" not in done.stdout + done.stderr
+@pytest.mark.parametrize("secret", ["SECRET", "ab/SECRET", "a@SECRET", "SE@CRET"])
+def test_credentials_in_a_surplus_argument_are_not_shown(secret):
+    for surplus in (f"s3://KEY:{secret}@bucket/p", f"s3://{secret.replace('/', '')}@bucket/p"):
+        for more in ((), ("--json",)):
+            done = slackwater("list", "x", surplus, *more)
+            assert done.returncode == 2
+            shown = done.stdout + done.stderr
+            assert "usage.wrong" in shown and "bucket/p" in shown
+            assert "SECRET" not in shown and "CRET" not in shown
+
+
+def test_credentials_in_what_is_taken_for_a_reference_are_not_shown(url):
+    for secret in ("SECRET", "ab/SECRET"):
+        for command_line in (("show", url, "--at"), ("forget", url), ("savepoint", "delete", url)):
+            done = slackwater(*command_line, f"s3://KEY:{secret}@bucket/p", "--json")
+            assert done.returncode == 10 and "bucket/p" in done.stderr
+            assert "SECRET" not in done.stdout + done.stderr
+
+
+def test_a_path_with_an_at_sign_is_shown_as_it_is(tmp_path):
+    place = (tmp_path / "me@home").as_uri()
+    assert f"there is no pipeline at {place}/orders@2" in refusal("list", f"{place}/orders@2", code=10)
 
 
 def test_a_restore_that_fails_leaves_nothing_where_it_was_told_to_write(url, tmp_path):

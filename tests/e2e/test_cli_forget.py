@@ -75,12 +75,18 @@ def test_what_must_stay_is_refused_with_what_to_do(url):
 @pytest.mark.parametrize(
     "args",
     [["--keep-last", "0"], ["--keep-daily", "-1"], ["--keep-within", "0h"], ["--keep-within", "7"],
-     ["--keep-within", "1month"], ["--keep-within", ""], ["3", "--keep-last", "1"], ["3", "4"]],
+     ["--keep-within", "1month"], ["--keep-within", ""], ["3", "--keep-last", "1"], ["3", "4"],
+     ["--keep-last", "\u0663"], ["--keep-hourly", "1_0"], ["--keep-daily", "+1"]],
     ids=" ".join,
 )  # fmt: skip
 def test_wrong_usage_exits_2_and_changes_nothing(url, args):
     assert "[usage.wrong]" in refusal("forget", url, *args, code=2)
     assert epochs(url) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_url_alone_is_never_taken_for_a_reference(url):
+    told = refusal("forget", "s3://KEY:SECRET@bucket/x", code=2, SLACKWATER_PIPELINE=url)
+    assert "[forget.no_rule]" in told and "SECRET" not in told
 
 
 @pytest.mark.parametrize("point", POINTS)

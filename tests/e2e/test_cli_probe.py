@@ -13,12 +13,6 @@ from tests.e2e.test_cli import NOWHERE, answer, command, environment, lines, ref
 from tests.services import tiny_s3
 
 
-@pytest.fixture
-def tiny():
-    with tiny_s3.running() as server:
-        yield server
-
-
 def variables(server: tiny_s3.TinyS3) -> dict[str, str]:
     return {**NOWHERE, "AWS_ENDPOINT_URL": server.options["endpoint"]}
 
@@ -57,6 +51,17 @@ def test_a_missing_permission_exits_12_and_is_named(tiny):
     assert done.returncode == 12
     assert b"\nmissing: s3:DeleteObject\n" in done.stdout
     assert b"could not be removed" in done.stderr and b"_probe-" in done.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_denied():
+    document = answer("probe", "/proc/x", code=12)
+    assert document["problem"]["code"] == "store.denied"
+    put = next(check for check in document["checks"] if check["name"] == "put")
+    assert put["outcome"] == "denied" and put["detail"].endswith("at file:///proc/x: Permission denied")
+
+
+def test_a_url_that_no_path_can_be_is_wrong_usage():
+    assert "[store.bad_url]" in refusal("probe", "file:///tmp/q%00", code=2)
 
 
 def test_a_store_that_is_away_is_an_error_and_no_verdict(tiny):

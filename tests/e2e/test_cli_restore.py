@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +14,11 @@ import pytest
 
 from slackwater.formats.manifest import references
 from slackwater.inspect.pipelines import open_pipeline
+from slackwater.labels import create_label
 from slackwater.recovery import load_manifest
-from tests.e2e.test_cli import answer, flip, lines, refusal, slackwater
+from tests.e2e.test_cli import NOWHERE, answer, command, environment, flip, lines, refusal, slackwater
 from tests.pipelines import Driver, make_pipeline
+from tests.services.tiny_s3 import TinyS3
 
 # One checkpoint a minute, the first at 10:00.
 MINUTES = "@2026-11-15T10:0{}:30Z"
@@ -108,3 +115,70 @@ def test_where_nothing_verifies_every_reason_is_told(url: str, tmp_path: Path) -
     assert told["code"] == "head.none_verifies"
     assert [passed["epoch"] for passed in told["details"]["passed_over"]] == [5, 4, 3, 2, 1]
     assert not (tmp_path / "none").exists()
+
+
+# --- beside a driver, and interrupted
+
+
+def objects_of(root: Path) -> dict[str, bytes]:
+    store = root / "store"
+    return {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def begin_restore(tiny: TinyS3, target: Path, ref: str) -> subprocess.Popen[bytes]:
+    """Begin, and return while it waits for the manifest, which it has asked for after the newest record."""
+    tiny.delays_s = {"get": 1}
+    process = subprocess.Popen(
+        command("restore", "s3://bucket/orders", "--to", target, "--at", ref, "--json"),
+        env=environment(**NOWHERE, AWS_ENDPOINT_URL=tiny.options["endpoint"]),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    wait_until(lambda: tiny.asked.count("get") == 2)
+    return process
+
+
+@pytest.mark.parametrize("ref", ["latest", "newest-verified", MINUTES.format(9), "2"])
+def test_what_a_driver_retires_while_it_is_restored_is_no_damage(tiny: TinyS3, tmp_path: Path, ref: str) -> None:
+    driver = Driver(tmp_path, keep_last=1)
+    driver.step()
+    create_label(driver.log, "old", "1")
+    driver.step()
+    before = objects_of(tmp_path)
+    driver.step()
+    driver.step()
+    tiny.objects = before
+    process = begin_restore(tiny, tmp_path / "out", ref)
+    tiny.objects, tiny.delays_s = objects_of(tmp_path), {}
+    stdout, stderr = process.communicate(timeout=60)
+    told = json.loads(stdout)
+    if ref == "2":
+        assert (process.returncode, told["error"]["code"]) == (10, "checkpoint.not_found"), stderr
+        assert "epoch 2 is no longer kept" in told["error"]["message"]
+        assert not (tmp_path / "out").exists()
+    else:
+        assert (process.returncode, told["epoch"], told["passed_over"]) == (0, 4, []), stderr
+        assert micro_batch(tmp_path / "out") == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [1, 20])
+def test_an_interrupted_restore_leaves_nothing_half_written(
+    tiny: TinyS3, tmp_path: Path, number: signal.Signals, delay_s: int
+) -> None:
+    make_pipeline(tmp_path, 3)
+    tiny.objects = objects_of(tmp_path)
+    process = begin_restore(tiny, tmp_path / "out" / "here", "latest")
+    tiny.delays_s = {"get": delay_s}
+    wait_until(lambda: list(tmp_path.glob("out/.here.*.partial")))
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=15)
+    assert (process.returncode, stderr.strip()) == (130, b"interrupted")
+    assert list((tmp_path / "out").iterdir()) == []

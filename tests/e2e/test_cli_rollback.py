@@ -115,7 +115,21 @@ def test_a_damaged_target_exits_13_and_the_newest_that_verifies_is_found(url: st
     ids = {entry["epoch"]: entry["checkpoint_id"] for entry in answer("list", url)["checkpoints"]}
     flip(min((Path(url) / "checkpoints" / ids[4]).rglob("*.lcb")))
     assert "artifact.damaged" in refusal("rollback", url, "--to", "4", "--yes", code=13)
-    assert answer("rollback", url, "--to", "newest-verified", "--yes")["plan"]["to_epoch"] == 3
+    told = slackwater("rollback", url, "--to", "newest-verified").stderr
+    assert "note: epoch 5 was passed over: " in told and "note: epoch 4 was passed over: " in told
+    plan = answer("rollback", url, "--to", "newest-verified", "--yes")["plan"]
+    assert plan["to_epoch"] == 3 and [passed["epoch"] for passed in plan["passed_over"]] == [5, 4]
+
+
+def test_what_a_time_has_passed_over_is_told(url: str) -> None:
+    assert slackwater("rollback", url, "--to", "3", "--yes").returncode == 0
+    for args in (
+        ["rollback", url, "--to", "@2026-11-15T10:03"],
+        ["savepoint", "create", url, "sound", "--at", "@2026-11-15T10:03"],
+    ):
+        told = slackwater(*args).stderr
+        assert "@2026-11-15T10:03 (no zone was given: read as UTC) is epoch 3, made at 2026-11-15T10:02" in told
+        assert "note: epoch 4 was passed over: undone by a rollback" in told and "epoch 5" not in told
 
 
 @pytest.mark.parametrize("point", ["claim.after", "rollback.manifest.after", "rollback.append.after"])

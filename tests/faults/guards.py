@@ -305,7 +305,7 @@ def a_rollback_does_not_verify(patch: pytest.MonkeyPatch) -> None:
     """Neither that of a tool, nor a fallback."""
     real = rewind.newest_verified
     patch.setattr(rewind, "verify_restorable", lambda store, entry, settings: None)
-    patch.setattr(fallback, "newest_verified", lambda *args, **fields: real(*args, **fields | {"try_out": id}))
+    patch.setattr(fallback, "newest_verified", lambda entries, try_out: real(entries, id))
 
 
 def a_reader_does_not_list_again(patch: pytest.MonkeyPatch) -> None:
@@ -453,7 +453,7 @@ def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_repair_ignores_a_lost_rollback(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(repairing, "_bound", lambda state, head, lost: (repairing._position(state, head), ""))
+    patch.setattr(repairing, "_bound", lambda state, head, lost, **fields: (repairing._position(state, head), ""))
     a_rollback_is_lost_after_its_undo(patch)
 
 

@@ -90,7 +90,7 @@ class Driver:
         def hydrate(manifest: Any) -> Any:
             return recovery.restore(store, manifest, SETTINGS, into(files))
 
-        head, holdings = recover(store, self.log, self.world, SETTINGS, {}, hydrate=hydrate) or (None, {})
+        head, holdings = recover(store, self.log, self.world, {}, hydrate=hydrate) or (None, {})
         self.checkpointer = Checkpointer(
             store=store,
             log=self.log,

@@ -201,7 +201,7 @@ def test_a_write_whose_answer_is_lost_has_landed_or_lands_later_or_never():
         with pytest.raises(Unavailable) as raised:
             store.create("a", b"")
         assert raised.value.code == "store.unavailable"
-        at_once = bool(store._backend._backend.list("", None))  # type: ignore[union-attr]
+        at_once = bool(store._backend._backend.list("", None))  # type: ignore[attr-defined]
         faults.land()
         seen[fate] = (at_once, bool(store.list("")))
     assert seen == {"landed": (True, True), "later": (False, True), "never": (False, False)}

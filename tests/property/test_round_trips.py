@@ -28,7 +28,7 @@ from slackwater.formats.layout import (
 from slackwater.formats.placement import NewFile, plan_placement
 from slackwater.formats.query import Query, QueryOperator
 from slackwater.settings import Settings
-from slackwater.store import check_key
+from slackwater.store.verbs import check_key
 from tests.golden.samples import IDS, UID, golden_manifest, golden_records, golden_rollback, settlement, sha256
 
 IDENTIFIERS = st.uuids(version=4).map(lambda uuid: f"{str(uuid)[:14]}7{str(uuid)[15:]}")

@@ -426,6 +426,9 @@ ELSEWHERE = {
     "formats/query.py:_join",
     "formats/states.py:_apply_unlabel",
     "formats/states.py:_does_not_follow",
+    "log.py:change",
+    "log.py:unless_retired",
+    "rewind.py:get_newest_verified",
 }
 
 

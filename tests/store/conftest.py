@@ -7,18 +7,12 @@ import uuid
 import pytest
 
 from slackwater.store import Store, open_store
-from tests.services import seaweed, tiny_s3
+from tests.services import seaweed
 
 
 @pytest.fixture(scope="session")
 def s3_server():
     with seaweed.running() as server:
-        yield server
-
-
-@pytest.fixture
-def tiny():
-    with tiny_s3.running() as server:
         yield server
 
 

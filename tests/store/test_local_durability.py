@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from slackwater import durable
-from slackwater.durable import HIDDEN, Disk
 from slackwater.errors import Unavailable
 from slackwater.store import open_store
+from slackwater.store.disk import Disk
+from slackwater.store.verbs import HIDDEN
 
 
 class Recorder:
@@ -132,7 +132,7 @@ def violations(events: list[tuple[Any, ...]], base: Path, safe: set[str]) -> lis
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr(durable, "os", recorder)
+    monkeypatch.setattr("slackwater.store.disk.os", recorder)
     return recorder
 
 
@@ -267,14 +267,13 @@ def test_the_calls_of_a_write_come_in_this_order(verb, publication, recorder, tm
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 KILLED = """
 import os, signal, stat, sys
-from slackwater import durable
-from slackwater.store import open_store
+from slackwater.store import disk, open_store
 class Dying:
     def __getattr__(self, name): return getattr(os, name)
     def fsync(self, descriptor):
         if stat.S_ISREG(os.fstat(descriptor).st_mode): os.kill(os.getpid(), signal.SIGKILL)
         os.fsync(descriptor)
-durable.os = Dying()
+disk.os = Dying()
 getattr(open_store(sys.argv[1]), sys.argv[2])("log/1", b"half")
 """
 

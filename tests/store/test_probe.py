@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from slackwater import durable
 from slackwater.errors import SlackwaterError, Unavailable, Unsupported
 from slackwater.settings import Settings
-from slackwater.store import Store, open_store
+from slackwater.store import Store, disk, open_store
 from slackwater.store.opening import open_unproven
 from slackwater.store.probe import Report, probe
 from tests.services.tiny_s3 import TinyS3
@@ -118,7 +117,7 @@ def test_ignored_conditions_weigh_more_than_a_missing_permission(tiny) -> None:
 
 def test_a_disk_without_hard_links_is_refused(tmp_path, monkeypatch) -> None:
     store = open_unproven(str(tmp_path))
-    monkeypatch.setattr(durable, "os", Failing("link", 1))
+    monkeypatch.setattr(disk, "os", Failing("link", 1))
     refusal = refused(probe(store))
     assert isinstance(refusal, Unsupported)
     assert os.listdir(tmp_path) == []

@@ -11,7 +11,8 @@ import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, NotFound
 from slackwater.settings import MIB
-from slackwater.store import Listed, Requests, Store, check_key, open_store
+from slackwater.store import Listed, Requests, Store, open_store
+from slackwater.store.verbs import check_key
 
 
 def keys(store: Store, prefix: str = "", after: str | None = None) -> list[str]:

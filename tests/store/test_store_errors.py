@@ -18,11 +18,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from slackwater import durable
-from slackwater.durable import HIDDEN
 from slackwater.errors import InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 from slackwater.settings import Settings
-from slackwater.store import Store, open_store
+from slackwater.store import Store, disk, open_store
+from slackwater.store.verbs import HIDDEN
 from tests.services import seaweed
 
 HASTY = Settings(request_timeout_s=0.5, total_timeout_s=2.0)
@@ -38,6 +37,7 @@ SECRET = "wJalr-fake-secret/EXAMPLE+KEY"
         "", "  ", "ftp://host/x", "s3a://bucket/x", "s3:bucket", "s3://", "s3:///prefix", f"s3://user:{SECRET}@bucket/x",
         f"s3://bucket/x?secret_access_key={SECRET}", f"s3://bucket/x#{SECRET}", "s3://buc ket/x", "s3://bucket:80/x",
         "file://host/path", "file:relative", "file:///a?b=c", "memory://x", "memory:a/b", f"x:{SECRET}", "a\0b",
+        "file:///tmp/a%00b", "s3://bucket\0/x", "memory:a\0", "a\ud800b", b"/tmp/x", 5,
     ],
 )  # fmt: skip
 def test_a_bad_url_is_refused_with_a_hint_and_never_echoed(url: str) -> None:
@@ -68,6 +68,10 @@ def test_a_file_cannot_be_a_root(tmp_path: Path) -> None:
         ("s3://bucket", {"endpoint": f"https://user:{SECRET}@host"}),
         ("s3://bucket", {"endpoint": "http://example.org", "secret_access_key": SECRET}),
         ("s3://bucket", {"unsigned_payload": SECRET}),
+        ("s3://bucket", {"url": SECRET}),
+        ("s3://bucket", {"settings": SECRET}),
+        ("s3://bucket", {"endpoint": 5, "secret_access_key": SECRET}),
+        ("s3://bucket", {"region": [SECRET]}),
         ("az://container", {"secret_access_key": SECRET}),
         ("memory:", {"secret_access_key": SECRET}),
         ("/tmp/x", {"secret_access_key": SECRET}),
@@ -149,7 +153,7 @@ def test_a_failing_disk_is_named_and_nothing_half_written_stays(
     store = open_store(str(tmp_path))
     store.put("old/key", b"old")
     with monkeypatch.context() as patch, pytest.raises(SlackwaterError) as caught:
-        patch.setattr(durable, "os", Failing(call, number))
+        patch.setattr(disk, "os", Failing(call, number))
         getattr(store, verb)("new/key" if call == "mkdir" else "old/key", b"new")
     assert (type(caught.value), caught.value.code) == (kind, code)
     assert caught.value.hint
@@ -159,7 +163,7 @@ def test_a_failing_disk_is_named_and_nothing_half_written_stays(
 
 def test_a_file_system_without_hard_links_cannot_create(tmp_path, monkeypatch) -> None:
     store = open_store(str(tmp_path))
-    monkeypatch.setattr(durable, "os", Failing("link", errno.EPERM))
+    monkeypatch.setattr(disk, "os", Failing("link", errno.EPERM))
     with pytest.raises(Unsupported) as caught:
         store.create("key", b"")
     assert caught.value.code == "store.no_hard_links"

@@ -16,7 +16,6 @@ ORDER = [
     {"errors"},
     {"failpoints", "settings", "world"},
     {"formats"},
-    {"durable"},
     {"store"},
     {"artifacts", "lost"},
     {"log"},
@@ -138,7 +137,7 @@ def test_an_import_against_the_order_is_found(module, source):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("slackwater.store", "import obstore\nfrom .durable import put\nfrom .errors import NotFound"),
+        ("slackwater.store", "import obstore\nfrom .formats import layout\nfrom .errors import NotFound"),
         ("slackwater.formats.records", "from . import layout\nfrom .ids import parse\nfrom ..errors import Corrupt"),
         ("slackwater.formats.__init__", "from .ids import parse"),
         ("slackwater.pipeline.sinks.delta", "from pyspark.sql import DataFrame\nfrom ...spark import session"),

@@ -358,7 +358,6 @@ def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
         store,
         log,
         RealWorld(),
-        SETTINGS,
         {},
         hydrate=lambda manifest: manifest.epoch,
         dropped=["totals"],
@@ -381,5 +380,5 @@ def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch
 
     monkeypatch.setattr(fallback, "roll_back", lose_target_and_claim)
     with pytest.raises(Conflict) as caught:
-        recover(store, log, RealWorld(), SETTINGS, {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None)
+        recover(store, log, RealWorld(), {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None)
     assert caught.value.code == "driver.fenced"

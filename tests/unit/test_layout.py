@@ -26,7 +26,8 @@ from slackwater.formats.layout import (
     parse_name,
     record_key,
 )
-from slackwater.store import check_key, open_store
+from slackwater.store import open_store
+from slackwater.store.verbs import check_key
 
 ID = "0192d3f0-7b7c-7000-8000-0123456789ab"
 KEYS = {
@@ -106,7 +107,7 @@ def test_a_foreign_key_is_refused(key):
     assert not are_artifact_keys([artifact_key(ID, "a", 0, "snap"), key, artifact_key(ID, "a", 2, "snap")])
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "a\0b", "\x7f", "\ud800"])
+@pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "a\0b", "\x7f", "\ud800", 5, b"a", None])
 def test_A10_a_hostile_name_is_refused(name):
     with pytest.raises(InvalidInput) as caught:
         format_name(name)

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ import pytest
 import slackwater as sw
 from slackwater import library
 from slackwater.failpoints import VARIABLE
+from slackwater.formats.layout import manifest_key
 from slackwater.inspect.pipelines import open_pipeline as look_at
 from slackwater.inspect.verification import verify
 from slackwater.library import ProgramPipeline, open_pipeline
@@ -26,7 +28,7 @@ from slackwater.pipeline.start import _check_query
 from slackwater.recovery import load_manifest
 from slackwater.settings import Settings
 from tests.e2e.test_cli import answer, environment, lines, refusal, slackwater
-from tests.pipelines import FolderSink, make_pipeline
+from tests.pipelines import Driver, FolderSink, make_pipeline
 
 ROOT = Path(__file__).parents[2]
 # Every partition of 100 bytes or more has an object of its own, and no state is inline.
@@ -95,6 +97,37 @@ def test_an_unchanged_partition_is_not_stored_again(tmp_path):
         save(pipeline, 4, large, b"1" * 200)
         assert object_bytes(tmp_path) == 5800
     assert recovered(tmp_path)[2] == {"counts": {0: large, 1: b"1" * 200}}
+
+
+def test_a_state_that_was_changed_in_place_is_stored(tmp_path):
+    first, second = b"a" * 200, b"b" * 200
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 1, first, second)
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        state = pipeline.state
+        state["counts"][0] = b"X" * 200
+        state["counts"][2] = b"new" * 100
+        state["more"] = {0: b"m" * 200}
+        pipeline.checkpoint(offsets={"rows": {"row": 2}}, state=state)
+        assert pipeline.state == state
+        pipeline.state["counts"][1] = b"Y" * 200
+        state["more"][0] = b"n" * 200
+        pipeline.checkpoint(offsets={"rows": {"row": 3}}, state={**pipeline.state, "more": state["more"]})
+    assert recovered(tmp_path) == (
+        3,
+        {"rows": {"row": "3"}},
+        {"counts": {0: b"X" * 200, 1: b"Y" * 200, 2: b"new" * 100}, "more": {0: b"n" * 200}},
+    )
+
+
+def test_what_the_program_does_to_its_state_is_not_what_an_unchanged_one_refers_to(tmp_path):
+    stays = b"s" * 200
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 1, stays)
+        pipeline.state["counts"][0] = b"never handed over"
+        save(pipeline, 2, stays)
+        assert object_bytes(tmp_path) == 200
+    assert recovered(tmp_path)[2] == {"counts": {0: stays}}
 
 
 def test_small_partitions_hold_on_to_few_batches(tmp_path, monkeypatch):
@@ -166,6 +199,96 @@ def test_offsets_and_names_that_cannot_be_are_refused(tmp_path):
         assert save(pipeline, 1) == 1
 
 
+@pytest.mark.parametrize(
+    ("offsets", "state"),
+    [
+        ({"s": {"a": "\ud800"}}, {}),
+        ({"s": {"\ud800": "a"}}, {}),
+        ({"s": {"a": 10**5000}}, {}),
+        ({"s": {"a": True}}, {}),
+        ({"s": {1: "a"}}, {}),
+        ({"s": 5}, {}),
+        (None, {}),
+        ([], {}),
+        ({}, None),
+        ({}, {"c": [b""]}),
+        ({}, {"c": None}),
+    ],
+)
+def test_what_is_no_offset_or_state_at_all_is_refused_and_nothing_is_lost(tmp_path, offsets, state):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        with pytest.raises(sw.InvalidInput) as caught:
+            pipeline.checkpoint(offsets=offsets, state=state)
+        assert caught.value.code == "state.malformed" and caught.value.hint
+        assert save(pipeline, 1, b"right") == 1
+
+
+@pytest.mark.parametrize("staged", [5, {"totals": None}, {"totals": "ab"}])
+def test_what_is_no_list_of_descriptors_is_refused(tmp_path, staged):
+    with open_pipeline(tmp_path, "orders", sinks={"totals": FolderSink(tmp_path / "lake")}) as pipeline:
+        with pytest.raises(sw.InvalidInput, match="lists by sink"):
+            save(pipeline, 1, b"x", staged=staged)
+        assert save(pipeline, 1, b"right") == 1
+
+
+@pytest.mark.parametrize(
+    ("store", "name", "fields"),
+    [
+        ("store", 5, {}),
+        (b"store", "orders", {}),
+        (None, "orders", {}),
+        ("store", "orders", {"drop_sink": [5]}),
+        ("s3://bucket/x", "orders", {"storage_options": {"url": "x"}}),
+        ("s3://bucket/x", "orders", {"storage_options": {"settings": "x"}}),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_as_input(tmp_path, monkeypatch, store, name, fields):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(sw.InvalidInput):
+        open_pipeline(store, name, **fields)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_does_not_fit_into_a_manifest_ends_the_pipeline_and_does_not_count(tmp_path):
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        save(pipeline, 1, b"fits")
+        with pytest.raises(sw.InvalidInput) as caught:
+            pipeline.checkpoint(offsets={"rows": {"row": "x" * 17_000_000}}, state={"counts": {0: b"x" * 500}})
+        assert caught.value.code == "manifest.unwritable"
+        with pytest.raises(sw.InvalidInput) as caught:
+            save(pipeline, 2, b"fits")
+        assert caught.value.code == "pipeline.ended"
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        assert (pipeline.epoch, pipeline.state) == (1, {"counts": {0: b"fits"}})
+        assert object_bytes(tmp_path) == 0, "what was stored for it is swept"
+        assert save(pipeline, 2, b"fits") == 2
+
+
+def test_a_second_thread_is_refused_while_the_first_goes_on(tmp_path):
+    refused: list[sw.SlackwaterError] = []
+
+    class Asking(FolderSink):
+        def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
+            for call in (lambda: save(pipeline, 9, b"other"), pipeline.close):
+                thread = threading.Thread(target=self.ask, args=[call])
+                thread.start()
+                thread.join()
+            super().commit(descriptors, epoch)
+
+        def ask(self, call: Any) -> None:
+            try:
+                call()
+            except sw.SlackwaterError as error:
+                refused.append(error)
+
+    sink = Asking(tmp_path / "lake")
+    with open_pipeline(tmp_path / "store", "orders", sinks={"totals": sink}) as pipeline:
+        assert save(pipeline, 1, b"one") == 1
+        assert [(type(error), error.code) for error in refused] == [(sw.InvalidInput, "pipeline.busy")] * 2
+        assert save(pipeline, 2, b"two") == 2
+    assert recovered(tmp_path / "store", sinks={"totals": sink})[2] == {"counts": {0: b"two"}}
+
+
 def test_a_closed_pipeline_takes_no_more(tmp_path):
     pipeline = open_pipeline(tmp_path, "orders")
     pipeline.close()
@@ -182,6 +305,32 @@ def test_a_pipeline_of_sparks_is_refused_before_its_driver_is_fenced(tmp_path):
         open_pipeline(tmp_path / "store", "orders")
     assert caught.value.code == "library.foreign"
     assert look_at(str(folder)).state.generation == generation
+
+
+def test_a_spark_driver_that_has_no_checkpoint_yet_is_not_fenced(tmp_path):
+    driver = Driver(tmp_path)
+    with pytest.raises(sw.Unsupported, match="no checkpoint yet") as caught:
+        open_pipeline(tmp_path / "store", "orders")
+    assert caught.value.code == "library.foreign" and caught.value.hint
+    driver.step()
+    driver.checkpointer.release()
+    empty = Driver(tmp_path, name="empty")
+    empty.checkpointer.release()
+    with open_pipeline(tmp_path / "store", "empty") as pipeline:
+        assert pipeline.epoch == 0
+    # A program that died before its first checkpoint is followed by the next one.
+    open_pipeline(tmp_path / "store", "killed")
+    assert open_pipeline(tmp_path / "store", "killed").epoch == 0
+
+
+def test_a_damaged_newest_manifest_does_not_hide_whose_pipeline_it_is(tmp_path):
+    folder = make_pipeline(tmp_path, 2, release=False)
+    state = look_at(str(folder)).state
+    (folder / manifest_key(state.live[-1].checkpoint_id)).write_bytes(b"rot")
+    with pytest.raises(sw.Unsupported) as caught:
+        open_pipeline(tmp_path / "store", "orders")
+    assert caught.value.code == "library.foreign"
+    assert look_at(str(folder)).state.generation == state.generation
 
 
 def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_claim(tmp_path):
@@ -231,6 +380,16 @@ def test_the_first_writer_is_fenced_by_the_second_and_touches_nothing(tmp_path):
     assert recovered(tmp_path) == (2, {"rows": {"row": "2"}}, {"counts": {0: b"second"}})
     opened = look_at(str(tmp_path / "orders"))
     assert verify(opened, opened.state.live, read_data=True).findings == []
+
+
+def test_the_end_of_a_run_that_was_fenced_is_no_error(tmp_path):
+    with open_pipeline(tmp_path, "orders") as first:
+        save(first, 1, b"first")
+        second = open_pipeline(tmp_path, "orders")
+    assert second.state == {"counts": {0: b"first"}}
+    assert save(second, 2, b"second") == 2
+    with pytest.raises(sw.InvalidInput, match="was closed"):
+        save(first, 2, b"late")
 
 
 def test_an_error_in_the_program_ends_the_run_on_record_and_is_the_one_that_is_told(tmp_path):
@@ -284,14 +443,15 @@ def test_what_a_sink_could_not_commit_is_committed_by_the_next_start(tmp_path):
         assert pipeline.epoch == 1 and sink.rows() == ["row 1"]
 
 
-def test_a_sink_that_is_gone_is_given_up_only_when_told_so(tmp_path):
+@pytest.mark.parametrize("dropped", [["totals"], "totals"])
+def test_a_sink_that_is_gone_is_given_up_only_when_told_so(tmp_path, dropped):
     broken = Broken(tmp_path / "lake")
     with pytest.raises(sw.SlackwaterError), open_pipeline(tmp_path, "orders", sinks={"totals": broken}) as pipeline:
         save(pipeline, 1, b"x", staged={"totals": broken.stage(pipeline.attempt, "row 1").descriptors})
     with pytest.raises(sw.Conflict) as caught:
         open_pipeline(tmp_path, "orders")
     assert caught.value.code == "sink.missing"
-    assert recovered(tmp_path, drop_sink=["totals"])[0] == 1
+    assert recovered(tmp_path, drop_sink=dropped)[0] == 1
     assert recovered(tmp_path)[0] == 1
 
 

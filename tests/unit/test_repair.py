@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +16,7 @@ import slackwater
 from slackwater import retention
 from slackwater.checkpointer import SinkFailed
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from slackwater.formats import manifest as manifests
 from slackwater.formats import records, states
 from slackwater.formats.changes import Repair
 from slackwater.formats.layout import manifest_key
@@ -28,6 +32,7 @@ from slackwater.repairing import RepairPlan
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.store.checked import Checked
+from slackwater.store.disk import Disk
 from slackwater.world import RealWorld
 from tests.pipelines import Driver, FolderSink, make_pipeline
 from tests.unit.test_rollback import damage, dies_at, refuse_undo, rows, state_of
@@ -141,6 +146,29 @@ def test_a_record_that_reads_otherwise_each_time_is_not_repaired(
     assert newest(pipeline) == before and state_of(pipeline).epoch == 2
 
 
+def test_a_record_that_the_disk_cannot_read_is_not_to_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    bad, real = newest(pipeline), Disk.get
+
+    def get(self: Disk, key: str, *args: Any) -> bytes:
+        if key.endswith(bad.name):
+            raise OSError(errno.EIO, "bad block")
+        return real(self, key, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "get", get)
+        for call in (state_of, plan_repair):
+            with pytest.raises(Unavailable) as caught:
+                call(pipeline)
+            assert bad.name in caught.value.message
+            assert "Never delete a record of the log" in str(caught.value.hint)
+    bad.write_bytes(bytes(bad.stat().st_size))  # what dd leaves of it
+    assert repair(pipeline, sinks=sinks_of(tmp_path)) is not None
+    goes_on(tmp_path, 0, 1)
+
+
 # --- what is repaired, whatever was lost
 
 
@@ -233,13 +261,15 @@ def test_a_lost_rollback_is_done_again(tmp_path: Path, driven: bool) -> None:
     goes_on(tmp_path, 0, 1)
 
 
-def test_of_a_lost_rollback_that_cannot_be_read_the_oldest_target_is_taken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [b'"tn_epoch":3', b'"to_epoch":2', b'"to_epoch":4'])
+def test_of_a_lost_rollback_that_cannot_be_made_out_the_oldest_target_is_taken(tmp_path: Path, damaged: bytes) -> None:
     pipeline = make_pipeline(tmp_path, 5)
     rollback(str(pipeline), "3")
     head = state_of(pipeline).head
     Driver(tmp_path)
     assert head is not None
-    flip(pipeline / manifest_key(head.checkpoint_id))
+    path = pipeline / manifest_key(head.checkpoint_id)
+    path.write_bytes(path.read_bytes().replace(b'"to_epoch":3', damaged))
     for path in sorted((pipeline / "log").iterdir())[-2:]:
         path.unlink()  # the claim, the release
     shutil.rmtree(tmp_path / "work")
@@ -256,6 +286,22 @@ def test_a_sink_that_is_where_nothing_else_tells_of_is_taken_back_to_the_oldest(
     assert plan.sinks[0].detail == "1 rows"
     goes_on(tmp_path, 0)
     assert state_of(pipeline).epoch == 12
+
+
+def test_a_sink_that_only_the_oldest_target_brings_is_looked_at_too(tmp_path: Path) -> None:
+    first = Driver(tmp_path, sinks=("old", "totals"))
+    first.step()
+    first.checkpointer.release()
+    later = Driver(tmp_path)
+    later.step()
+    later.step()
+    later.checkpointer.release()
+    Driver.sink_at(tmp_path).undo(2, 9)
+    Driver.sink_at(tmp_path, "orders", "old").undo(0, 12)
+    plan = mend(tmp_path, sinks=sinks_of(tmp_path, "old", "totals"))
+    assert (plan.to_epoch, plan.epoch) == (1, 13)
+    assert [(sink.name, sink.detail) for sink in plan.sinks] == [("old", "0 rows"), ("totals", "1 rows")]
+    assert Driver(tmp_path, sinks=("old", "totals")).sinks["totals"].rows() == rows(0)
 
 
 @pytest.mark.parametrize("committed", [(), ("a",), ("a", "b")])
@@ -362,7 +408,7 @@ def test_older_ones_stay_where_nobody_else_is_at_work_but_those_that_are_gone(tm
     (pipeline / manifest_key(state.live[0].checkpoint_id)).unlink()
     flip(pipeline / manifest_key(state.live[1].checkpoint_id))  # it may come back from a copy
     plan = mend(tmp_path, keep_older=True)
-    assert [(reason.epoch, reason.why) for reason in plan.retired] == [(1, "bytes of it are missing")]
+    assert [(retired.epoch, retired.reason) for retired in plan.retired] == [(1, "bytes of it are missing")]
     assert [entry.epoch for entry in state_of(pipeline).live] == [2, 3, 4, 6]
 
 
@@ -382,9 +428,142 @@ def test_a_damaged_target_is_passed_over(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4)
     damage(pipeline, 3)
     plan = mend(tmp_path)
-    assert plan.to_epoch == 2 and [reason.epoch for reason in plan.passed_over] == [4, 3]
-    assert all("missing or damaged" in reason.why for reason in plan.passed_over)
+    assert plan.to_epoch == 2 and [passed.epoch for passed in plan.passed_over] == [4, 3]
+    assert all("missing or damaged" in passed.reason for passed in plan.passed_over)
     goes_on(tmp_path, 0, 1)
+
+
+def read_wrong(monkeypatch: pytest.MonkeyPatch, what: str, wrong: Iterator[bool]) -> None:
+    """Flip a bit of what is read, one time or the other; where it lies, it is right."""
+    real = Checked.get
+
+    def get(self: Checked, key: str, **fields: Any) -> bytes:
+        data = real(self, key, **fields)
+        return data[:-1] + bytes([data[-1] ^ 1]) if what in key and next(wrong, False) else data
+
+    monkeypatch.setattr(Checked, "get", get)
+
+
+@pytest.mark.parametrize("what", [".lcb", ".snap", "manifest"])
+def test_one_bad_read_does_not_pass_the_newest_checkpoint_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    settings = Settings(inline_max_bytes=0, object_min_bytes=1000)
+    with slackwater.open_pipeline(tmp_path, "orders", settings=settings) as program:
+        for row in (1, 2, 3):
+            state = {0: b"%d" % row, 1: b"%d" % row * 2000}
+            program.checkpoint(offsets={"rows": {"row": row}}, state={"counts": state})
+    pipeline = tmp_path / "orders"
+    flip(newest(pipeline))
+    with monkeypatch.context() as patch:
+        # The manifest of the target is read once more before: for its sinks.
+        read_wrong(patch, what, iter([True] * (4 if what == "manifest" else 1)))
+        plan = repair(pipeline)
+    assert plan is not None and (plan.to_epoch, plan.passed_over) == (3, [])
+    with slackwater.open_pipeline(tmp_path, "orders") as program:
+        assert program.offsets == {"rows": {"row": "3"}}
+
+
+def test_a_manifest_that_no_record_names_is_read_twice_before_it_may_have_been_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(tmp_path, 4, release=False)
+    lost = open_pipeline(str(pipeline)).state.live[-1].checkpoint_id
+    read_wrong(monkeypatch, manifest_key(lost), cycle([True, False]))
+    assert mend(tmp_path).to_epoch == 3
+
+
+def lose_the_oldest(root: Path) -> tuple[Path, list[str]]:
+    """Damage the newest record and the manifest of its checkpoint; it has retired epoch 1, which is deleted."""
+    driver = Driver(root, keep_last=3)
+    for _ in range(4):
+        driver.step()
+    (driver.pipeline / manifest_key(driver.checkpointer.state.live[-1].checkpoint_id)).write_bytes(b"rot")
+    flip(newest(driver.pipeline))
+    return driver.pipeline, driver.sinks["totals"].rows()
+
+
+def test_where_the_oldest_is_gone_it_is_said_what_was_not_tried_and_what_goes_on(tmp_path: Path) -> None:
+    pipeline, before = lose_the_oldest(tmp_path)
+    with pytest.raises(Corrupt, match="newer ones were not tried: 2, 3") as caught:
+        repair(pipeline, sinks=sinks_of(tmp_path))
+    assert caught.value.code == "repair.impossible" and "taken back to epoch 1 at least" in caught.value.message
+    assert "--keep totals goes on from the newest" in str(caught.value.hint)
+    plan = repair(pipeline, sinks=sinks_of(tmp_path), keep=["totals"])
+    assert plan is not None and (plan.to_epoch, plan.sinks[0].action) == (3, "keep")
+    assert "nothing that old is left, and all sinks keep their rows" in plan.why
+    assert [passed.epoch for passed in plan.passed_over] == [1]
+    again = Driver(tmp_path)
+    assert again.micro_batch == 2 and again.sinks["totals"].rows() == before
+    again.step()
+    assert again.sinks["totals"].rows() == [*before, *rows(3)]
+
+
+def test_sinks_that_keep_are_taken_back_no_less_while_there_is_a_checkpoint_to_do_so(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 4, release=False)
+    (pipeline / manifest_key(state_of(pipeline).live[-1].checkpoint_id)).write_bytes(b"rot")
+    assert mend(tmp_path, keep=["totals"]).to_epoch == 1
+
+
+@pytest.mark.parametrize("sinks", ["none", "cannot undo"])
+def test_where_no_sink_can_undo_the_newest_is_gone_on_from_whatever_was_lost(tmp_path: Path, sinks: str) -> None:
+    sink = FolderSink(tmp_path / "lake")
+    sink.can_undo = sinks == "none"
+    given: Any = {} if sinks == "none" else {"totals": sink}
+    program = slackwater.open_pipeline(tmp_path, "orders", sinks=given, settings=Settings(keep_last=3))
+    for row in range(1, 5):
+        last = program.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
+    pipeline = tmp_path / "orders"
+    (pipeline / manifest_key(last.checkpoint_id)).write_bytes(b"rot")
+    flip(newest(pipeline))
+    plan = repair(pipeline, sinks=given)
+    assert plan is not None and (plan.to_epoch, plan.passed_over) == (3, [])
+    with slackwater.open_pipeline(tmp_path, "orders", sinks=given) as program:
+        assert program.offsets == {"rows": {"row": "3"}} and program.state == {"counts": {0: b"3"}}
+
+
+def test_a_lost_rollback_is_done_again_without_sinks_too(tmp_path: Path) -> None:
+    with slackwater.open_pipeline(tmp_path, "orders") as program:
+        for row in range(1, 5):
+            program.checkpoint(offsets={"rows": {"row": row}}, state={})
+    pipeline = tmp_path / "orders"
+    rollback(str(pipeline), "2")
+    newest(pipeline).unlink()  # the release
+    flip(newest(pipeline))
+    plan = repair(pipeline)
+    assert plan is not None and plan.to_epoch == 2
+
+
+def test_a_sink_that_the_pipeline_had_once_can_be_named_to_keep(tmp_path: Path) -> None:
+    first = Driver(tmp_path, sinks=("old", "totals"), keep_last=3)
+    first.step()
+    first.step()
+    first.checkpointer.release()
+    later = Driver(tmp_path, keep_last=3)
+    later.step()
+    later.step()
+    (later.pipeline / manifest_key(later.checkpointer.state.live[-1].checkpoint_id)).write_bytes(b"rot")
+    flip(newest(later.pipeline))
+    with pytest.raises(Corrupt) as caught:
+        repair(later.pipeline, sinks=sinks_of(tmp_path))
+    assert "--keep old --keep totals goes on" in str(caught.value.hint)
+    plan = repair(later.pipeline, sinks=sinks_of(tmp_path), keep=["old", "totals"])
+    assert plan is not None and plan.to_epoch == 3
+
+
+@pytest.mark.parametrize("stray", [{"epoch": 2**53 - 1}, {"epoch": 2**53 - 3}, {"epoch": 7, "uid": "0" * 32}])
+def test_a_manifest_that_cannot_be_right_does_not_say_where_to_go_on(tmp_path: Path, stray: dict[str, Any]) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    store = open_store(str(pipeline))
+    head = state_of(pipeline).live[-1]
+    checkpoint_id = RealWorld().checkpoint_id()
+    made = msgspec.structs.replace(load_manifest(store, head), checkpoint_id=checkpoint_id, **stray)
+    store.put(manifest_key(checkpoint_id), manifests.encode(made))
+    plan = mend(tmp_path)
+    # It may be a damaged one of a rollback: so the oldest is taken.
+    assert (plan.to_epoch, plan.epoch) == (1, 5)
+    assert f"{checkpoint_id} cannot be made out" in plan.why
+    goes_on(tmp_path, 0)
 
 
 def test_the_state_is_one_that_can_be_read_again_and_its_driver_has_ended(tmp_path: Path) -> None:
@@ -445,6 +624,17 @@ def test_what_cannot_be_repaired_is_refused_and_the_way_out_is_named(tmp_path: P
     assert f"restore log/{newest(pipeline).name}" in str(caught.value.hint)
     with pytest.raises(SlackwaterError):
         state_of(pipeline)
+
+
+def test_a_repair_that_nobody_could_read_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = make_pipeline(tmp_path, 2)
+    before = [path.name for path in sorted((pipeline / "log").iterdir())]
+    largest = max(path.stat().st_size for path in (pipeline / "log").iterdir())
+    monkeypatch.setattr(records, "MAX_RECORD_BYTES", largest)
+    with pytest.raises(InvalidInput) as caught:
+        mend(tmp_path, keep_older=True)
+    assert caught.value.code == "log.state_too_large"
+    assert [path.name for path in sorted((pipeline / "log").iterdir())] == before
 
 
 def test_an_unknown_sink_to_keep_is_refused(tmp_path: Path) -> None:

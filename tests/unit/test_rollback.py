@@ -24,7 +24,6 @@ from slackwater.log import Log
 from slackwater.pipeline.rollback import plan_rollback, rollback
 from slackwater.pipeline.start import _check_query
 from slackwater.recovery import load_manifest
-from slackwater.rewind import newest_verified
 from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store
@@ -220,17 +219,17 @@ def test_a_rollback_to_damaged_bytes_is_refused(tmp_path: Path) -> None:
 
 def test_the_newest_that_verifies_is_found_behind_damage(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4)
-    opened = open_pipeline(str(pipeline))
-    assert newest_verified(opened.store, opened.state, Settings()) == opened.state.find(4)
+    assert plan_rollback(pipeline, "newest-verified").to_epoch == 4
     damage(pipeline, 3)  # epoch 4 is built on it
-    assert newest_verified(opened.store, opened.state, Settings()) == opened.state.find(2)
-    assert plan_rollback(str(pipeline), "newest-verified").to_epoch == 2
+    plan = plan_rollback(str(pipeline), "newest-verified")
+    assert plan.to_epoch == 2 and [passed.epoch for passed in plan.passed_over] == [4, 3]
+    assert all("missing or damaged" in passed.reason for passed in plan.passed_over)
     for epoch in (1, 2):
         damage(pipeline, epoch)
-    assert newest_verified(opened.store, opened.state, Settings()) is None
     with pytest.raises(Corrupt) as caught:
         rollback(str(pipeline), "newest-verified")
     assert caught.value.code == "head.none_verifies"
+    assert [passed.epoch for passed in caught.value.details["passed_over"]] == [4, 3, 2, 1]
 
 
 def test_a_head_whose_manifest_is_gone_can_be_rolled_back(tmp_path: Path) -> None:
@@ -548,7 +547,10 @@ def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:
     driver.step()
     driver.checkpointer.release()
     # At 10:02 there was epoch 3, which was undone; 2 is the newest before it that was not.
-    assert plan_rollback(str(pipeline), "@2026-11-15T10:02Z").to_epoch == 2
+    plan = plan_rollback(str(pipeline), "@2026-11-15T10:02Z")
+    assert plan.to_epoch == 2
+    assert [(passed.epoch, passed.reason) for passed in plan.passed_over] == [(3, "undone by a rollback")]
+    assert plan_rollback(str(pipeline), "2").passed_over == []
 
 
 def test_a_rollback_that_fails_after_its_claim_ends_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

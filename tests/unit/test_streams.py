@@ -13,24 +13,18 @@ import pytest
 
 from slackwater import artifacts
 from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition, check_object, get_artifacts, put_artifacts
-from slackwater.durable import HIDDEN
 from slackwater.errors import Corrupt, SlackwaterError, Unavailable
 from slackwater.formats.batch import MAX_ENTRY_BYTES
 from slackwater.formats.manifest import File, Object
+from slackwater.pipeline.sinks.target import Target, _File
 from slackwater.settings import MIB, Settings
 from slackwater.store import Store, Stream, open_store
 from slackwater.store.objects import ONE_PUT_BYTES
+from slackwater.store.verbs import HIDDEN
 from tests.golden.samples import IDS
-from tests.services import tiny_s3
 from tests.unit.test_artifacts import manifest_of
 
 SIZE = ONE_PUT_BYTES + 3 * MIB + 5
-
-
-@pytest.fixture
-def tiny():
-    with tiny_s3.running() as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "disk", "s3"])
@@ -302,3 +296,23 @@ def test_a_failing_stream_says_what_it_says_and_not_what_the_store_would(tmp_pat
             Settings(),
         )
     assert caught.value.code == "artifact.unreadable"
+
+
+@pytest.mark.parametrize("size", [0, 5, SIZE])
+def test_what_spark_wrote_for_a_sink_is_uploaded_as_it_is(size, tiny, tmp_path):
+    (tmp_path / "totals").mkdir()
+    source = write_file(tmp_path / "totals" / "part-0", size)
+    Target("s3://bucket/table", tiny.options).upload(Target(tmp_path, {}), ["totals/part-0"])
+    assert tiny.objects == {"table/totals/part-0": source.read_bytes()}
+
+
+@pytest.mark.parametrize("change", [grow, cut_short, Path.unlink, become_a_folder])
+def test_a_sinks_file_that_changes_while_it_is_uploaded_is_an_error_and_nothing_is_left(change, tiny, tmp_path):
+    scratch, target = Target(tmp_path, {}), Target("s3://bucket/table", tiny.options)
+    source = write_file(tmp_path / "part-0", SIZE)
+    file = _File(scratch, "part-0")
+    change(source)
+    with pytest.raises(Unavailable) as caught:
+        target.store.put("part-0", file)
+    assert caught.value.code == "sink.unavailable" and scratch.url in caught.value.message
+    assert (tiny.objects, tiny.uploads) == ({}, {})

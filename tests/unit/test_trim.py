@@ -16,14 +16,13 @@ from slackwater import forget
 from slackwater.errors import Conflict, Unavailable
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.changes import Claim, Label
-from slackwater.formats.layout import record_key, record_numbers
+from slackwater.formats.layout import manifest_key, record_key, record_numbers
 from slackwater.formats.plans import KeepRules
 from slackwater.inspect import verification
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.log import KEPT_RECORDS, Log
-from slackwater.pipeline.coordinator import Coordinator
-from slackwater.pipeline.workdir import WorkingDirectory
+from slackwater.retention import References, delete_old
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from slackwater.world import RealWorld
@@ -202,38 +201,37 @@ class NoDeletes(Hooked):
         raise Unavailable("deletes are denied", code="store.denied")
 
 
-def coordinator(driver: Driver, log: Log, tmp_path: Path) -> Coordinator:
-    return Coordinator(
-        checkpointer=driver.checkpointer,
-        store=driver.store,
-        log=log,
-        references=driver.references,
-        world=driver.world,
-        settings=driver.settings,
-        sinks={},
-        work=WorkingDirectory.make(tmp_path / "work", 1, os.getpid()),
-        source_types=[],
-        ahead=1,
-    )
-
-
 def test_a_driver_trims_after_its_checkpoint(tmp_path):
     driver = Driver(tmp_path)
     log = claims(open_log(driver.store), 9)
-    coordinator(driver, log, tmp_path)._delete_old()
+    assert delete_old(driver.store, log, driver.checkpointer, driver.references) is None
     assert numbers(driver.store) == [8, 9, 10]
 
 
 def test_a_driver_goes_on_when_old_records_cannot_be_deleted(tmp_path, caplog):
     driver = Driver(tmp_path)
     log = claims(open_log(NoDeletes(driver.store)), 9)
-    running = coordinator(driver, log, tmp_path)
-    running._delete_old()
+    error = delete_old(driver.store, log, driver.checkpointer, driver.references)
+    assert error is not None and error.code == "store.denied"
     assert "old checkpoints or records were not deleted yet" in caplog.text
     assert numbers(driver.store) == list(range(1, 11))
     before = driver.store.requests.snapshot()
-    running._delete_old()
+    assert delete_old(driver.store, log, driver.checkpointer, driver.references) is None
     assert driver.store.requests.snapshot() == before, "it is tried again only when it is due again"
+
+
+def test_a_driver_that_learns_here_that_it_is_fenced_stops(tmp_path, monkeypatch):
+    driver = Driver(tmp_path, keep_last=1)
+    monkeypatch.setattr(driver, "delete_retired", lambda: None)
+    driver.step()
+    driver.step()
+    assert driver.log.state is not None and driver.log.state.head is not None and driver.log.state.retired
+    # A newer driver has taken over, and the head's manifest is not there: that one may have retired it.
+    claims(open_log(driver.store), 1)
+    driver.store.delete([manifest_key(driver.log.state.head.checkpoint_id)])
+    with pytest.raises(Conflict) as caught:
+        delete_old(driver.store, driver.log, driver.checkpointer, References(driver.store, driver.settings))
+    assert caught.value.code == "driver.fenced"
 
 
 DIE = """

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -31,6 +31,9 @@ COMMANDS = (
 )  # fmt: skip
 _GRACE_S = 2.0
 _untold = threading.Lock()
+_removals: list[Callable[[], None]] = []
+# A user and a password in a URL, which do not belong there. A secret may have slashes.
+_CREDENTIALS = re.compile(r"://(?:[^\s/:]*:\S*|[^\s/]*)@")
 
 
 class _ReaderLeft(Exception):
@@ -96,6 +99,7 @@ def main(args: Sequence[str] | None = None) -> int:
         invocation.as_json = invocation.as_json or "--json" in args
         return _refuse(error, invocation)
     except (click.Abort, KeyboardInterrupt):
+        _remove_unfinished()
         _tell_interrupted()
         return INTERRUPTED
     except SlackwaterError as error:
@@ -115,9 +119,7 @@ def _refuse(error: click.UsageError, invocation: Invocation) -> int:
         click.echo(error.format_message(), err=True)
         return InvalidInput.exit_code
     path = error.ctx.command_path if error.ctx else "slackwater"
-    # What was typed may hold credentials, where none belong.
-    message = re.sub(r"://[^/@\s]*@", "://…@", error.format_message())
-    return _fail(InvalidInput(message, code="usage.wrong", hint=f"{path} --help"), invocation)
+    return _fail(InvalidInput(error.format_message(), code="usage.wrong", hint=f"{path} --help"), invocation)
 
 
 def _fail(error: SlackwaterError, invocation: Invocation, cause: BaseException | None = None) -> int:
@@ -126,17 +128,22 @@ def _fail(error: SlackwaterError, invocation: Invocation, cause: BaseException |
         import traceback  # noqa: PLC0415
 
         traceback.print_exception(cause or error)
-    print(plain(f"error: [{error.code}] {error.message}"), file=sys.stderr)
+    print(_redact(plain(f"error: [{error.code}] {error.message}")), file=sys.stderr)
     if hint:
-        print(plain(f"hint: {hint}"), file=sys.stderr)
+        print(_redact(plain(f"hint: {hint}")), file=sys.stderr)
     if invocation.as_json:
         import msgspec  # noqa: PLC0415 - kept off the path of --help
 
         details = msgspec.to_builtins(error.details, enc_hook=str)
         facts = {"code": error.code, "message": error.message, "hint": hint, "details": details}
         with suppress(OSError):  # A full or closed stdout cannot be told anything.
-            print(json.dumps({"error": facts}, indent=2), flush=True)
+            print(_redact(json.dumps({"error": facts}, indent=2)), flush=True)
     return error.exit_code
+
+
+def _redact(text: str) -> str:
+    """Leave out credentials: what was typed is told again, as a surplus argument or as a REF that names nothing."""
+    return _CREDENTIALS.sub("://***@", text)
 
 
 def _with_address(hint: str | None, url: str | None) -> str | None:
@@ -144,6 +151,20 @@ def _with_address(hint: str | None, url: str | None) -> str | None:
     if not hint or not url:
         return hint
     return re.sub(r"(\bslackwater [a-z ]+ )URL\b", lambda match: match[1] + shlex.quote(url), hint)
+
+
+def remove_when_interrupted(remove: Callable[[], None]) -> None:
+    """Have a command clean up however it is interrupted: by Ctrl-C, or by SIGTERM, which then ends it as Ctrl-C does.
+
+    ``remove`` is called in the end, perhaps by another thread, and perhaps with nothing left to do.
+    """
+    _removals.append(remove)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _remove_unfinished() -> None:
+    for remove in _removals:
+        remove()
 
 
 def _tell_interrupted() -> None:
@@ -161,6 +182,7 @@ def _end_soon_when_interrupted() -> None:
     def watch() -> None:
         os.read(readable, 1)
         time.sleep(_GRACE_S)
+        _remove_unfinished()
         _tell_interrupted()
         os._exit(INTERRUPTED)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,18 @@ if TYPE_CHECKING:
 
 _UNITS_MS = {"s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:min|[shdw]))+")
-_NUMBER = click.IntRange(min=1)
+
+
+class _Number(click.IntRange):
+    """A number from 1 on. Python would take the digits of every script, and underscores."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not re.fullmatch(r"-?[0-9]+", value):
+            self.fail(f"{value!r} is not a whole number", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_NUMBER = _Number(min=1)
 
 
 def _parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
@@ -90,7 +101,7 @@ def _split_names(names: tuple[str, ...], *, any_rule: bool) -> tuple[str, str | 
     url = os.environ.get(VARIABLE)
     if len(names) == 2 and not any_rule:
         return names[0], names[1]
-    if len(names) == 1 and url and not any_rule:
+    if len(names) == 1 and url and not any_rule and "://" not in names[0]:
         return url, names[0]
     if len(names) == 1:
         return names[0], None

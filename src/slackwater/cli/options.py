@@ -12,7 +12,7 @@ from .text import format_time, note
 if TYPE_CHECKING:
     from ..formats.states import LiveCheckpoint
     from ..inspect.pipelines import Pipeline
-    from ..labels import PassedOver
+    from ..labels import LeftOut
     from ..settings import Settings
 
 VARIABLE = "SLACKWATER_PIPELINE"
@@ -74,19 +74,28 @@ def open_pipeline(url: str, timeout_s: float) -> Pipeline:
     return pipelines.open_pipeline(url, make_settings(timeout_s))
 
 
-def resolve(pipeline: Pipeline, ref: str) -> LiveCheckpoint:
-    """Find the checkpoint that a command names; say which one a time has led to, and what that has passed over."""
+def resolve(pipeline: Pipeline, ref: str) -> tuple[LiveCheckpoint, list[LeftOut]]:
+    """Find the checkpoint that a command names, and what that has passed over."""
     from .. import labels  # noqa: PLC0415
 
     entry = labels.resolve(pipeline.state, ref)
+    passed = labels.passed_over(pipeline.state, ref, entry)
+    tell_choice(ref, entry.epoch, entry.created_at_ms, passed)
+    return entry, passed
+
+
+def tell_choice(ref: str, epoch: int, created_at_ms: int, passed: Sequence[LeftOut]) -> None:
+    """Say which checkpoint a time has led to, and what a REF has passed over; ``latest`` is the newest all the same."""
+    from ..labels import LATEST_REF, parse_time  # noqa: PLC0415
+
     if ref.startswith("@"):
-        zone = "" if labels.parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
-        note(f"note: {ref}{zone} is epoch {entry.epoch}, made at {format_time(entry.created_at_ms)}")
-        tell_passed_over(labels.passed_over(pipeline.state, ref, entry))
-    return entry
+        zone = "" if parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
+        note(f"note: {ref}{zone} is epoch {epoch}, made at {format_time(created_at_ms)}")
+    if ref != LATEST_REF:
+        tell_passed_over(passed)
 
 
-def tell_passed_over(passed: Sequence[PassedOver]) -> None:
+def tell_passed_over(passed: Sequence[LeftOut]) -> None:
     """Say which checkpoints were not taken, and why."""
     for one in passed:
         note(f"note: epoch {one.epoch} was passed over: {one.reason}")

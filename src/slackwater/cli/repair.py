@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import make_settings, remember_url, store_options, url_argument
-from .text import count, format_offsets, format_time, note, plain, print_fields, print_json, print_table
+from .options import make_settings, remember_url, store_options, tell_passed_over, url_argument
+from .plans import format_span, print_effects, tell_outcome
+from .text import count, format_time, note, print_fields, print_json
 
 if TYPE_CHECKING:
     from ..repairing import RepairPlan
@@ -43,18 +44,13 @@ def command(url: str, *, keep: tuple[str, ...], keep_older: bool, yes: bool, as_
     elif plan is None:
         note("nothing to repair: the newest record is sound")
     else:
-        _print(plan)
-        if yes:
-            note("repaired; start the pipeline: it brings the sinks there first")
-        elif plan.refused:
-            note("nothing was changed; with --yes it would be refused")
-        else:
-            note("nothing was changed; add --yes to do it")
+        _print(plan, keep_older)
+        tell_outcome(plan, "repaired; start the pipeline: it brings the sinks there first" if yes else None)
 
 
-def _print(plan: RepairPlan) -> None:
+def _print(plan: RepairPlan, keep_older: bool) -> None:
     numbers, labels = plan.damaged_records, ", ".join(plan.labels)
-    undone, leaving = plan.undone_epochs, [reason.epoch for reason in plan.retired]
+    undone, leaving = plan.undone_epochs, [retired.epoch for retired in plan.retired]
     print_fields(
         {
             "damaged": f"record {numbers[-1]}" if len(numbers) == 1 else f"records {numbers[0]} to {numbers[-1]}",
@@ -63,45 +59,20 @@ def _print(plan: RepairPlan) -> None:
             "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
             "because": plan.why,
             "as": f"epoch {plan.epoch}, above all that a sink may have seen",
-            **({"undone": f"{count(len(undone), 'epoch')}: {', '.join(map(str, undone))}"} if undone else {}),
-            **({"retired": f"{count(len(leaving), 'checkpoint')}: {_span(leaving)}"} if leaving else {}),
+            **({"undone": f"{count(len(undone), 'epoch')}: {format_span(undone)}"} if undone else {}),
+            **({"retired": f"{count(len(leaving), 'checkpoint')}: {format_span(leaving)}"} if leaving else {}),
             **({"savepoints": f"{labels}: kept"} if labels else {}),
             "driver": "one may be running; it will be fenced",
         }
     )
-    print()
-    print_table(
-        ["SINK", "KIND", "ADDRESS", "WILL", "WHAT"],
-        [[sink.name, sink.kind, sink.address, sink.action, sink.detail] for sink in plan.sinks],
-    )
-    print()
-    print_table(
-        ["SOURCE", "TYPE", "STANDS AT", "READ AGAIN FROM"],
-        [
-            [
-                source.name,
-                source.source_type,
-                format_offsets(source.now) if source.now else "unknown",
-                format_offsets(source.then),
-            ]
-            for source in plan.sources
-        ],
-    )
-    for reason in plan.passed_over:
-        note(plain(f"passed over: epoch {reason.epoch}: {reason.why}"))
+    print_effects(plan)
+    tell_passed_over(plan.passed_over)
     if plan.unsettled:
         note(f"not every sink may have epoch {plan.to_epoch}: the next start commits it there first")
-    for why in sorted({reason.why for reason in plan.retired}):
-        epochs = [reason.epoch for reason in plan.retired if reason.why == why]
-        note(f"retired: {_span(epochs)}: {why}")
-    if any("may have retired" in reason.why for reason in plan.retired):
+    for reason in sorted({retired.reason for retired in plan.retired}):
+        epochs = [retired.epoch for retired in plan.retired if retired.reason == reason]
+        note(f"retired: {format_span(epochs)}: {reason}")
+    if leaving and not keep_older:
         note("--keep-older keeps those of them that are whole; only when nobody else is at work on the pipeline")
     for label in plan.damaged_labels:
-        note(plain(f"bytes of the savepoint {label} are missing: it stays, and can be mended from a copy"))
-    for sink in plan.refused:
-        note(plain(f"refused: the sink {sink.name}; --keep {sink.name} leaves its rows as they are"))
-
-
-def _span(epochs: list[int]) -> str:
-    without_gap = len(epochs) > 2 and epochs[-1] - epochs[0] == len(epochs) - 1
-    return f"{epochs[0]} to {epochs[-1]}" if without_gap else ", ".join(map(str, epochs))
+        note(f"bytes of the savepoint {label} are missing: it stays, and can be mended from a copy")

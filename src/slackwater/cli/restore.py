@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
+from .entry import remove_when_interrupted
 from .options import (
     at_option,
     make_settings,
@@ -21,6 +23,11 @@ from .text import count, format_size, plain, print_fields, print_json
 if TYPE_CHECKING:
     from ..formats.manifest import Manifest
     from ..formats.states import LiveCheckpoint
+    from ..inspect.pipelines import Pipeline
+    from ..labels import LeftOut
+
+# Beside a driver that retires checkpoints faster than they can be read, only a savepoint can be had.
+_MAX_TRIES = 10
 
 
 @click.command("restore")
@@ -43,28 +50,22 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     """
     from pathlib import Path  # noqa: PLC0415
 
-    from ..inspect.checkpoints import newest_restorable  # noqa: PLC0415
-    from ..labels import LATEST_REF, NEWEST_VERIFIED, passed_over  # noqa: PLC0415
     from ..recovery import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import hydrate, write_files  # noqa: PLC0415
+    from ..spark.hydrate import hydrate, remove_unfinished, write_files  # noqa: PLC0415
 
     pipeline, target = open_pipeline(url, timeout_s), Path(directory).absolute()
+    remove_when_interrupted(remove_unfinished)
+    manifests: dict[str, Manifest] = {}
 
     def restore(entry: LiveCheckpoint) -> None:
-        manifest = load_manifest(pipeline.store, entry)
-        write = write_files if _whose(manifest) else hydrate
-        write(pipeline.store, manifest, target, make_settings(timeout_s))
+        with pipeline.log.unless_retired(entry):
+            manifest = load_manifest(pipeline.store, entry)
+            write = write_files if _whose(manifest) else hydrate
+            write(pipeline.store, manifest, target, make_settings(timeout_s))
+        manifests[entry.checkpoint_id] = manifest
 
-    if ref == NEWEST_VERIFIED:
-        entry, passed = newest_restorable(pipeline, restore)
-        tell_passed_over(passed)
-    else:
-        entry = resolve(pipeline, ref)
-        passed = passed_over(pipeline.state, ref, entry)
-        if ref == LATEST_REF:
-            tell_passed_over(passed)
-        restore(entry)
-    manifest = load_manifest(pipeline.store, entry)
+    entry, passed = _restore_one(pipeline, ref, restore)
+    manifest = manifests[entry.checkpoint_id]
     sizes = [path.stat().st_size for path in target.rglob("*") if path.is_file()]
     if as_json:
         facts = {"pipeline": pipeline.name, "url": url, "epoch": entry.epoch, "checkpoint_id": entry.checkpoint_id}
@@ -81,6 +82,37 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     )
     if not whose:
         print(f'\nto use it with plain Spark:\n  .option("checkpointLocation", {plain(json.dumps(target.as_uri()))})')
+
+
+def _restore_one(
+    pipeline: Pipeline, ref: str, restore: Callable[[LiveCheckpoint], None]
+) -> tuple[LiveCheckpoint, list[LeftOut]]:
+    """Restore what ``ref`` names; when that is retired while it is read, what ``ref`` names then."""
+    import msgspec  # noqa: PLC0415
+
+    from ..errors import Corrupt, NotFound, Unsupported  # noqa: PLC0415
+    from ..labels import LATEST_REF, NEWEST_VERIFIED  # noqa: PLC0415
+    from ..rewind import get_newest_verified  # noqa: PLC0415
+
+    for tries_left in reversed(range(_MAX_TRIES)):
+        try:
+            if ref == NEWEST_VERIFIED:
+                # A directory that is not empty is InvalidInput, and no damage.
+                damage, state = (Corrupt, Unsupported), pipeline.state
+                entry, passed = get_newest_verified(state, state.live, restore, damage=damage)
+            else:
+                entry, passed = resolve(pipeline, ref)
+                restore(entry)
+        except NotFound:
+            fresh = pipeline.log.state
+            if not tries_left or fresh is None or fresh is pipeline.state:
+                raise
+            pipeline = msgspec.structs.replace(pipeline, state=fresh)
+        else:
+            if ref in (LATEST_REF, NEWEST_VERIFIED):  # of the others it has been told
+                tell_passed_over(passed)
+            return entry, passed
+    raise AssertionError("the last try returns or raises")
 
 
 def _whose(manifest: Manifest) -> str | None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import make_settings, remember_url, store_options, url_argument
-from .text import count, format_offsets, format_time, note, plain, print_fields, print_json, print_table
+from .options import make_settings, remember_url, store_options, tell_choice, url_argument
+from .plans import format_span, print_effects, tell_outcome
+from .text import count, format_time, note, print_fields, print_json
 
 if TYPE_CHECKING:
     from ..rewind import RollbackPlan
@@ -44,55 +45,28 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
     act = rollback if yes else plan_rollback
     plan = act(url, to, keep=keep, settings=make_settings(timeout_s))
     acted = yes and not plan.done
+    tell_choice(to, plan.to_epoch, plan.to_created_at_ms, plan.passed_over)
     if as_json:
         print_json({"url": url, "acted": acted, "plan": plan})
+    elif plan.done:
+        note(f"nothing to do: epoch {plan.head_epoch} is that checkpoint, or a rollback to it, already")
+        if plan.running:
+            note("a driver that runs was not stopped, and goes on from there")
     else:
-        if not plan.done:
-            _print(plan)
-        if plan.done:
-            note(f"nothing to do: epoch {plan.head_epoch} is that checkpoint, or a rollback to it, already")
-            if plan.running:
-                note("a driver that runs was not stopped, and goes on from there")
-        elif acted:
-            note("rolled back; start the pipeline: it undoes in the sinks first")
-        elif plan.refused:
-            note("nothing was changed; with --yes it would be refused")
-        else:
-            note("nothing was changed; add --yes to do it")
+        _print(plan)
+        tell_outcome(plan, "rolled back; start the pipeline: it undoes in the sinks first" if acted else None)
 
 
 def _print(plan: RollbackPlan) -> None:
-    undone = plan.undone_epochs
-    without_gap = len(undone) > 2 and undone[-1] - undone[0] == len(undone) - 1
-    span = f"{undone[0]} to {undone[-1]}" if without_gap else ", ".join(map(str, undone))
-    labels = ", ".join(plan.undone_labels)
+    undone, labels = plan.undone_epochs, ", ".join(plan.undone_labels)
     print_fields(
         {
             "from": f"epoch {plan.head_epoch}",
             "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
             "as": f"epoch {plan.epoch}",
-            "undone": f"{count(len(undone), 'epoch')}: {span}",
+            "undone": f"{count(len(undone), 'epoch')}: {format_span(undone)}",
             **({"savepoints": f"{labels}: kept, and never again to be rolled back to"} if labels else {}),
             "driver": "one may be running; it will be fenced" if plan.running else "none is running",
         }
     )
-    print()
-    print_table(
-        ["SINK", "KIND", "ADDRESS", "WILL", "WHAT"],
-        [[sink.name, sink.kind, sink.address, sink.action, sink.detail] for sink in plan.sinks],
-    )
-    print()
-    print_table(
-        ["SOURCE", "TYPE", "STANDS AT", "READ AGAIN FROM"],
-        [
-            [
-                source.name,
-                source.source_type,
-                format_offsets(source.now) if source.now else "unknown",
-                format_offsets(source.then),
-            ]
-            for source in plan.sources
-        ],
-    )
-    for sink in plan.refused:
-        note(plain(f"refused: the sink {sink.name}; --keep {sink.name} leaves its rows as they are"))
+    print_effects(plan)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .options import VARIABLE, at_option, open_pipeline, store_options, url_argument
+from .options import VARIABLE, at_option, open_pipeline, store_options, tell_choice, url_argument
 from .text import format_age, format_time, note, plain, print_json, print_table
 
 
@@ -51,7 +51,7 @@ def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) ->
       slackwater savepoint create s3://bucket/slackwater/orders before-upgrade
       slackwater savepoint create s3://bucket/slackwater/orders monday --at @2026-11-16T00:00Z
     """
-    from ..labels import create_label  # noqa: PLC0415
+    from ..labels import create_label, passed_over  # noqa: PLC0415
 
     url, label = names
     pipeline = open_pipeline(url, timeout_s)
@@ -59,6 +59,8 @@ def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) ->
     state = pipeline.log.state or pipeline.state
     entry = state.find(savepoint.epoch)
     checkpoint_id = entry.checkpoint_id if entry else None
+    if entry:
+        tell_choice(ref, entry.epoch, entry.created_at_ms, passed_over(state, ref, entry))
     if as_json:
         print_json({"label": label, "epoch": savepoint.epoch, "checkpoint_id": checkpoint_id,
                     "created_at_ms": savepoint.created_at_ms})  # fmt: skip

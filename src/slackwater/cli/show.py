@@ -40,7 +40,7 @@ def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
     except SlackwaterError as error:
         show_folder(folder_instead(error, url, timeout_s), ref, as_json=as_json)
         return
-    detail = show(pipeline, resolve(pipeline, ref))
+    detail = show(pipeline, resolve(pipeline, ref)[0])
     if as_json:
         print_json(detail)
     else:

@@ -40,7 +40,7 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
         pipeline = open_pipeline(url, timeout_s)
     except SlackwaterError as error:
         return verify_folder(folder_instead(error, url, timeout_s), ref, read_data=read_data, as_json=as_json)
-    entries = pipeline.state.live if ref is None else [resolve(pipeline, ref)]
+    entries = pipeline.state.live if ref is None else [resolve(pipeline, ref)[0]]
     with ProgressLine("reading") as progress:
         result = verify(pipeline, entries, read_data=read_data, settings=make_settings(timeout_s), progress=progress)
     if as_json:

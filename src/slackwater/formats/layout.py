@@ -60,9 +60,10 @@ def format_name(name: str) -> str:
     >>> format_name("0-stateStoreSave"), format_name("a/b c")
     ('0-stateStoreSave', 'a%2Fb%20c')
     """
-    if not name or name in (".", "..") or _CONTROL.search(name):
+    if not isinstance(name, str) or not name or name in (".", "..") or _CONTROL.search(name):
         raise InvalidInput(
-            f"{name!r} cannot be a name: it is empty, made of dots, or has control characters", code="name.hostile"
+            f"{name!r} cannot be a name: it is no text, empty, made of dots, or has control characters",
+            code="name.hostile",
         )
     try:
         # "~" is safe to urllib, but not a character that every store keeps as it is.
@@ -166,6 +167,7 @@ def check_paths(paths: Sequence[str]) -> None:
     """Check many paths, as one text first: that is fast, and nearly always enough."""
     text = f"/{'/'.join(paths)}/"
     hostile = any(part in text for part in ("//", "/./", "/../", "\\")) or not text.isprintable()
+    # A character takes at most four bytes.
     if paths and (hostile or max(map(len, paths)) > MAX_PATH_BYTES // 4):
         for path in paths:
             check_path(path)

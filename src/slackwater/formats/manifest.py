@@ -26,9 +26,9 @@ OFFSETS_FILE = "offsets.json"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
-# A whole number that may be negative or past 2^53 - 1, as text.
 # A SHA-256 of which a manifest may have thousands: that their digits are such is looked at for all of them together.
 Digest = Annotated[str, Meta(min_length=64, max_length=64)]
+# A whole number that may be negative or past 2^53 - 1, as text.
 WideNumber = Annotated[str, Meta(pattern=r"^(0|-?[1-9][0-9]{0,19})\Z")]
 
 

@@ -35,7 +35,10 @@ def _newest_undone(state: State, kept: set[int], keep_last: int) -> set[int]:
 
 
 class KeepRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays: a checkpoint that any of these keeps. Times are counted back from the head's, so no clock decides."""
+    """What stays: a checkpoint that any of these keeps. Times are counted back from the head's, so no clock decides.
+
+    Savepoints stay in any case; ``labels`` are those that must be there, lest one be misspelt.
+    """
 
     last: Annotated[int, Meta(ge=1)] | None = None
     hourly: Annotated[int, Meta(ge=1)] | None = None

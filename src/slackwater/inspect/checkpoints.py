@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from ..artifacts import in_parallel
-from ..errors import Corrupt, Unsupported
 from ..formats.layout import checkpoint_folder
 from ..formats.manifest import Manifest, Origin, all_files
 from ..formats.query import Query
 from ..formats.states import LiveCheckpoint, State
-from ..labels import LATEST_REF, PassedOver, resolve
+from ..labels import labels_of
 from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
 from .pipelines import Pipeline, Problem
@@ -90,7 +88,7 @@ def _describe(
         checkpoint_id=entry.checkpoint_id,
         parent_id=entry.parent_id,
         created_at_ms=entry.created_at_ms,
-        labels=[savepoint.label for savepoint in state.labels if savepoint.epoch == entry.epoch],
+        labels=labels_of(state, [entry.epoch]),
         head=entry == state.head,
         settled=entry.epoch <= state.settled_epoch,
         undone=entry.undone,
@@ -98,30 +96,6 @@ def _describe(
         micro_batch=manifest.micro_batch if manifest else None,
         size_bytes=manifest.total_size_bytes if manifest else None,
         problem=problem,
-    )
-
-
-def newest_restorable(
-    pipeline: Pipeline, restore: Callable[[LiveCheckpoint], object]
-) -> tuple[LiveCheckpoint, list[PassedOver]]:
-    """Restore the newest checkpoint that is not undone and can be restored; say what was passed over, newest first."""
-    resolve(pipeline.state, LATEST_REF)  # refuses a pipeline without a checkpoint
-    passed: list[PassedOver] = []
-    for entry in reversed(pipeline.state.live):
-        if entry.undone:
-            passed.append(PassedOver(epoch=entry.epoch, reason="undone by a rollback"))
-            continue
-        try:
-            restore(entry)
-        except (Corrupt, Unsupported) as error:
-            passed.append(PassedOver(epoch=entry.epoch, reason=error.message))
-        else:
-            return entry, passed
-    raise Corrupt(
-        f"none of the {len(pipeline.state.branch)} live checkpoints can be restored",
-        code="head.none_verifies",
-        hint="slackwater verify URL --read-data names every damaged object; restore those from a copy",
-        passed_over=passed,
     )
 
 

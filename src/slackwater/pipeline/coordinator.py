@@ -13,12 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..checkpointer import Attempt, Checkpointer, Report, SinkFailed
+from ..checkpointer import Attempt, Checkpointer, Report, SinkFailed, describe_output
 from ..errors import Conflict, SlackwaterError, Unavailable
 from ..failpoints import reach
-from ..formats.manifest import SinkOutput
 from ..log import Log
-from ..retention import References, delete_retired
+from ..retention import References, delete_old
 from ..settings import Settings
 from ..spark.capture import capture
 from ..store import Requests, Store
@@ -203,32 +202,16 @@ class Coordinator:
             self._epochs.settle()
             self.progress.note_settled(report, self._store.requests.snapshot() - requests)
             self._changed.notify_all()
-        self._delete_old()
+        if error := delete_old(self._store, self._log, self.checkpointer, self._references):
+            self.progress.note_error(error)
         logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
 
     def _attempt(self, epoch: Epoch) -> Attempt:
         outputs = {
-            name: SinkOutput(
-                kind=sink.kind,
-                address=sink.address,
-                can_undo=sink.can_undo,
-                descriptors=[staged.descriptors[name] for staged in epoch.staged],
-            )
+            name: describe_output(sink, [staged.descriptors[name] for staged in epoch.staged])
             for name, sink in self._sinks.items()
         }
         return Attempt(checkpoint_id=epoch.checkpoint_id, outputs=outputs)
-
-    def _delete_old(self) -> None:
-        try:
-            gone = delete_retired(self._store, self._log, self.checkpointer.generation, self._references)
-            self.checkpointer.note_deleted(gone)
-            self._log.trim_if_due()
-        except Conflict:
-            raise
-        except SlackwaterError as error:
-            # The checkpoint counts all the same, and the deletes are done again with a later one.
-            logger.warning("old checkpoints or records were not deleted yet: %s", error)
-            self.progress.note_error(error)
 
     def _fail(self, query: RunningQuery, error: BaseException) -> None:
         with self._changed:

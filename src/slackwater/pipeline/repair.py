@@ -6,14 +6,15 @@ import os
 from collections.abc import Iterable, Mapping
 
 from .. import repairing
-from ..errors import Conflict, Corrupt
+from ..errors import Corrupt
 from ..formats.manifest import SinkOutput
 from ..inspect.pipelines import open_pipeline
 from ..log import Log
-from ..repairing import RepairPlan
+from ..repairing import Prepared, RepairPlan
 from ..settings import Settings
-from ..store import open_store
+from ..store import Store, open_store
 from ..world import RealWorld, this_process
+from .rollback import check_refused, listed
 from .sinks.sink import Sink, open_sink
 
 
@@ -30,7 +31,9 @@ def plan_repair(
 
     ``sinks`` by name are those that need options to be opened; ``storage_options`` are the store's own.
     """
-    return _run(url, keep, keep_older, sinks=sinks or {}, storage_options=storage_options, settings=settings, act=False)
+    settings = settings or Settings()
+    found = _prepare(os.fspath(url), keep, keep_older, sinks or {}, storage_options=storage_options, settings=settings)
+    return found[-1].plan if found else None
 
 
 def repair(
@@ -48,41 +51,36 @@ def repair(
     older checkpoints stay, too, beside savepoints. Refused, with nothing changed, where a sink would refuse. None:
     there was nothing to repair, or somebody else was first.
     """
-    return _run(url, keep, keep_older, sinks=sinks or {}, storage_options=storage_options, settings=settings, act=True)
+    settings = settings or Settings()
+    found = _prepare(os.fspath(url), keep, keep_older, sinks or {}, storage_options=storage_options, settings=settings)
+    if found is None:
+        return None
+    store, log, prepared = found
+    check_refused(prepared.plan, code="repair.refused")
+    done = repairing.repair(store, log, RealWorld(), settings, prepared, driver=this_process("repair"))
+    return prepared.plan if done else None
 
 
-def _run(
-    url: str | os.PathLike[str],
+def _prepare(
+    url: str,
     keep: Iterable[str],
     keep_older: bool,
-    *,
     sinks: Mapping[str, Sink],
+    *,
     storage_options: Mapping[str, str] | None,
-    settings: Settings | None,
-    act: bool,
-) -> RepairPlan | None:
-    url, settings = os.fspath(url), settings or Settings()
+    settings: Settings,
+) -> tuple[Store, Log, Prepared] | None:
     try:
         open_pipeline(url, settings, storage_options)
         return None
     except Corrupt as damage:
         if damage.code != "log.corrupt":
             raise
-    world, store = RealWorld(), open_store(url, settings, **(storage_options or {}))
-    log = Log(store, world, settings)
+    store = open_store(url, settings, **(storage_options or {}))
+    log = Log(store, RealWorld(), settings)
 
     def open_one(name: str, output: SinkOutput) -> Sink | None:
         return sinks.get(name) or open_sink(output.kind, output.address)
 
-    keep = [keep] if isinstance(keep, str) else list(keep)
-    prepared = repairing.prepare(store, log, settings, open_one, keep=keep, keep_older=keep_older)
-    if prepared is None or not act:
-        return prepared.plan if prepared else None
-    if refused := prepared.plan.refused:
-        raise Conflict(
-            "; ".join(f"the sink {sink.name!r} would refuse: {sink.detail}" for sink in refused),
-            code="repair.refused",
-            hint=f"keep={[sink.name for sink in refused]} (--keep NAME) leaves their rows as they are",
-        )
-    done = repairing.repair(store, log, world, settings, prepared, driver=this_process("repair"))
-    return prepared.plan if done else None
+    prepared = repairing.prepare(store, log, settings, open_one, keep=listed(keep), keep_older=keep_older)
+    return (store, log, prepared) if prepared else None

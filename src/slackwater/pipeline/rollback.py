@@ -14,8 +14,8 @@ from ..failpoints import reach
 from ..formats.manifest import SinkOutput
 from ..formats.states import LiveCheckpoint, State, find_target
 from ..inspect.pipelines import Pipeline, open_pipeline
-from ..labels import LATEST_REF, NEWEST_VERIFIED, resolve
-from ..rewind import RollbackPlan
+from ..labels import NEWEST_VERIFIED, LeftOut, passed_over, resolve
+from ..rewind import Plan, RollbackPlan
 from ..settings import Settings
 from ..world import RealWorld, this_process
 from .sinks.sink import Sink, open_sink
@@ -36,7 +36,8 @@ def plan_rollback(
     ``storage_options`` are the store's own.
     """
     settings = settings or Settings()
-    return _plan(open_pipeline(os.fspath(url), settings, storage_options), str(to), _names(keep), sinks or {}, settings)
+    pipeline = open_pipeline(os.fspath(url), settings, storage_options)
+    return _plan(pipeline, str(to), listed(keep), sinks or {}, settings)
 
 
 def rollback(
@@ -54,16 +55,11 @@ def rollback(
     With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
     """
     settings = settings or Settings()
-    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), _names(keep)
+    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), listed(keep)
     planned = _plan(pipeline, str(to), keep, sinks or {}, settings)
     if planned.done:
         return planned
-    if planned.refused:
-        raise Conflict(
-            "; ".join(f"the sink {sink.name!r} would refuse: {sink.detail}" for sink in planned.refused),
-            code="rollback.refused",
-            hint=f"keep={[sink.name for sink in planned.refused]} (--keep NAME) leaves their rows as they are",
-        )
+    check_refused(planned, code="rollback.refused")
     world, log = RealWorld(), pipeline.log
     driver = this_process("rollback")
     # Whatever puts state into a pipeline is a driver: a running one is fenced here, and cannot add an epoch.
@@ -79,12 +75,23 @@ def rollback(
     return planned
 
 
-def _names(keep: Iterable[str]) -> list[str]:
+def listed(keep: Iterable[str]) -> list[str]:
+    """Take one name for a list of it."""
     return [keep] if isinstance(keep, str) else list(keep)
 
 
+def check_refused(plan: Plan, *, code: str) -> None:
+    """Stop before anything is changed where a sink would refuse."""
+    if refused := plan.refused:
+        raise Conflict(
+            "; ".join(f"the sink {sink.name!r} would refuse: {sink.detail}" for sink in refused),
+            code=code,
+            hint=f"keep={[sink.name for sink in refused]} (--keep NAME) leaves their rows as they are",
+        )
+
+
 def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:
-    target = _find(pipeline, to, settings)
+    target, passed = _find(pipeline, to, settings)
     try:
         manifest = rewind.verify_restorable(pipeline.store, target, settings)
     except Corrupt:
@@ -99,19 +106,15 @@ def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink
             sink.bind(manifest.pipeline, name, pipeline.state.uid)
         return sink
 
-    return rewind.plan_rollback(pipeline.store, pipeline.state, target.epoch, open_one, keep=keep)
+    return rewind.plan_rollback(pipeline.store, pipeline.state, target.epoch, open_one, keep=keep, passed_over=passed)
 
 
-def _find(pipeline: Pipeline, to: str, settings: Settings) -> LiveCheckpoint:
-    """Find the checkpoint that ``to`` names: a REF, or the newest one that verifies."""
-    if to != NEWEST_VERIFIED:
-        return resolve(pipeline.state, to)
-    resolve(pipeline.state, LATEST_REF)  # refuses a pipeline without a checkpoint
-    found = rewind.newest_verified(pipeline.store, pipeline.state, settings)
-    if found is None:
-        raise Corrupt(
-            f"none of the {len(pipeline.state.branch)} live checkpoints can be restored",
-            code="head.none_verifies",
-            hint="slackwater verify URL --read-data names every damaged object; restore those from a copy",
+def _find(pipeline: Pipeline, to: str, settings: Settings) -> tuple[LiveCheckpoint, list[LeftOut]]:
+    """Find the checkpoint that ``to`` names, a REF or the newest one that verifies; and what that has passed over."""
+    state = pipeline.state
+    if to == NEWEST_VERIFIED:
+        return rewind.get_newest_verified(
+            state, rewind.targets(state), lambda entry: rewind.verify_restorable(pipeline.store, entry, settings)
         )
-    return found
+    target = resolve(state, to)
+    return target, passed_over(state, to, target)

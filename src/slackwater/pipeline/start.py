@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from .. import recovery
-from ..checkpointer import Checkpointer, SinkFailed, release
-from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
+from ..checkpointer import Checkpointer, release_failed
+from ..errors import Corrupt, Unsupported
 from ..failpoints import reach
 from ..fallback import recover
 from ..formats.manifest import Manifest
 from ..formats.query import Query, differences
 from ..formats.states import State
 from ..log import Log
-from ..retention import References, delete_retired, sweep
+from ..retention import References, delete_old, sweep
 from ..rewind import epochs_after
 from ..spark.hydrate import hydrate, refuse_foreign
 from ..spark.plan import describe_query, pipeline_hash, source_types
@@ -83,7 +82,7 @@ def start(job: Job) -> PipelineQuery:
     except BaseException as error:
         if work is not None:
             work.remove()
-        _release(log, claimed.state.generation, error)
+        release_failed(log, claimed.state.generation, error)
         raise
     handle = PipelineQuery(running._jsq, store.url, coordinator, lambda: Log(store, world, job.options.settings))
     coordinator.start(running)
@@ -119,7 +118,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
     store, log, world, settings = ready.store, ready.log, ready.world, job.options.settings
 
     def fall_back(damage: Corrupt, target: Manifest) -> None:
-        _refuse_renamed(job.name, target)
+        recovery.refuse_renamed(target, job.name)
         _refuse_changed(job, target, ready.query)
         lost = epochs_after(cast(State, log.state), target.epoch)
         logger.warning("epoch %d is damaged (%s): rolling back to %d; epochs %s are undone, and their rows are read "
@@ -129,7 +128,6 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         store,
         log,
         world,
-        settings,
         job.sinks,
         hydrate=lambda manifest: hydrate(store, manifest, work.checkpoint, settings),
         dropped=job.options.drop_sink,
@@ -150,7 +148,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         holdings=holdings,
         settlement=head.settlement if head else None,
     )
-    _delete_old(ready, checkpointer, references)
+    delete_old(store, log, checkpointer, references)
     logger.log(
         logging.INFO if ready.delivery == "exactly once" else logging.WARNING,
         "pipeline %s, generation %d: %s in %d ms; swept %d leftovers; delivery is %s",
@@ -185,20 +183,10 @@ def _check_query(job: Job, ready: Prepared) -> None:
     except Corrupt:
         return  # Recovery says what is wrong with it.
     refuse_foreign(before)
-    _refuse_renamed(job.name, before)
+    recovery.refuse_renamed(before, job.name)
     _refuse_changed(job, before, ready.query)
     if before.pipeline_hash not in (None, ready.query_hash):
         logger.info("the query has changed since epoch %d, in ways that its state does not depend on", before.epoch)
-
-
-def _refuse_renamed(name: str, before: Manifest) -> None:
-    if before.pipeline != name:
-        # Sinks remember epochs under the pipeline's name: under another one they would find none of theirs.
-        raise InvalidInput(
-            f"the folder of {name!r} holds the pipeline {before.pipeline!r}",
-            code="pipeline.renamed",
-            hint=f"rename the folder back, and start it with .queryName({before.pipeline!r}); another name begins anew",
-        )
 
 
 def _refuse_changed(job: Job, before: Manifest, query: Query) -> None:
@@ -220,27 +208,8 @@ def _describe(head: recovery.Head | None) -> str:
     return f"recovered epoch {head.manifest.epoch}{rolled_back}"
 
 
-def _release(log: Log, generation: int, error: BaseException) -> None:
-    """Say on record that this start has ended; not when the store is away, nor when another driver has taken over."""
-    if isinstance(error, Exception) and not isinstance(error, Conflict | Unavailable):
-        with suppress(SlackwaterError):
-            release(log, generation, error.settlement if isinstance(error, SinkFailed) else None)
-
-
 def _start_spark(writer: DataStreamWriter, coordinator: Coordinator, work: WorkingDirectory) -> StreamingQuery:
     return writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri()).start()
-
-
-def _delete_old(ready: Prepared, checkpointer: Checkpointer, references: References) -> None:
-    """Delete what an earlier run could not: the room is needed by the first checkpoint, if deletes had failed long."""
-    try:
-        gone = delete_retired(ready.store, ready.log, checkpointer.generation, references)
-        checkpointer.note_deleted(gone)
-        ready.log.trim()
-    except Conflict:
-        raise
-    except SlackwaterError as error:
-        logger.warning("old checkpoints or records were not deleted yet: %s", error)
 
 
 def check_delivery(sources: list[str], sinks: dict[str, Sink], wanted: str | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from .capture import capture
 from .checkpoint_files import OperatorMetadata, decode_operator
 
 _NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
+_unfinished: set[Path] = set()
 
 
 def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> Holdings:
@@ -62,7 +63,10 @@ def write_files(
                 hint="name a directory that does not exist yet",
             )
         directory.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", suffix=".partial", dir=directory.parent))
+        # Known before it is there: a signal may come at any point.
+        partial = directory.with_name(f".{directory.name}.{secrets.token_hex(8)}.partial")
+        _unfinished.add(partial)
+        partial.mkdir()
         partial.chmod(0o755)
         holdings = restore(store, manifest, settings, _Writer(partial, directory).write)
         if check is not None:
@@ -71,10 +75,18 @@ def write_files(
     except BaseException as error:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
+            _unfinished.discard(partial)
         if isinstance(error, OSError):
             raise _unwritable(directory, error) from error
         raise
+    _unfinished.discard(partial)
     return holdings
+
+
+def remove_unfinished() -> None:
+    """Remove what is half written: for a process that must end before those who write can."""
+    for partial in list(_unfinished):
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_structure(directory: Path, manifest: Manifest) -> None:

@@ -1,13 +1,13 @@
 """The object store: a few verbs by URL.
 
 Every verb is synchronous and thread-safe, and raises nothing but ``slackwater.errors``. Cloud stores and ``memory:`` go
-through obstore, which retries by itself with exponential, jittered waits; a folder on disk is ours (``durable``),
+through obstore, which retries by itself with exponential, jittered waits; a folder on disk is ours (``disk.py``),
 because it must be durable. Never fork a process that has used obstore: the child hangs.
 """
 
 from __future__ import annotations
 
 from .opening import open_store
-from .verbs import Listed, Listing, Names, Requests, Store, Stream, check_key
+from .verbs import Buffer, Listed, Listing, Names, Requests, Store, Stream
 
-__all__ = ["Listed", "Listing", "Names", "Requests", "Store", "Stream", "check_key", "open_store"]
+__all__ = ["Buffer", "Listed", "Listing", "Names", "Requests", "Store", "Stream", "open_store"]

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol
 
-from ..durable import Buffer, Disk
 from ..errors import Corrupt, InvalidInput
-from .objects import ONE_PUT_BYTES, PAGE, PART_BYTES, Objects
+from .objects import ONE_PUT_BYTES, PAGE, PART_BYTES
 from .translation import translated
-from .verbs import Listed, Listing, Names, Requests, Stream, check_key, size_of
+from .verbs import Buffer, Listed, Listing, Names, Requests, Stream, check_key, size_of
+
+
+class Backend(Protocol):
+    """What objects are kept in. It is given keys that are right, and raises what it likes: that is translated."""
+
+    def get(self, key: str, offset: int, size: int | None, admit: Callable[[int], int]) -> bytes:
+        """Read from ``offset`` as many bytes as ``admit`` says when told the object's size; it may refuse.
+
+        ``size`` is for servers, which must be asked for a range before they tell it.
+        """
+
+    def put(self, key: str, buffers: Sequence[Buffer] | Stream) -> None: ...
+
+    def create(self, key: str, buffers: Sequence[Buffer]) -> bool: ...
+
+    def list(self, prefix: str, after: str | None) -> Sequence[tuple[str, int]]:
+        """List (key, size) of what is below the folder ``prefix``, in any order."""
+
+    def list_folders(self, prefix: str) -> Sequence[str]: ...
+
+    def delete(self, keys: Sequence[str]) -> None: ...
+
+    def move(self, source: str, target: str) -> None: ...
 
 
 class _Window:
@@ -46,7 +68,7 @@ class _Window:
 class Checked:
     """A backend whose keys are checked, whose requests are counted, and whose errors are ours."""
 
-    def __init__(self, url: str, backend: Disk | Objects) -> None:
+    def __init__(self, url: str, backend: Backend) -> None:
         self.url = url
         self.requests = Requests()
         self._backend = backend

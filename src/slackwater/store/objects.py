@@ -13,11 +13,10 @@ from typing import TypeVar
 from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from ..durable import Buffer
 from ..settings import MIB
 from .retries import until_answered
 from .translation import is_broken, no_conditional_put
-from .verbs import Stream, size_of
+from .verbs import Buffer, Stream, size_of
 
 PAGE = 1000  # keys in one answer to a list, or in one bulk delete
 # What a put holds beside the caller's buffers: up to ONE_PUT_BYTES; by parts, those on their way and one that fills.

@@ -14,10 +14,10 @@ from urllib.parse import unquote, urlsplit
 from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from ..durable import Disk
 from ..errors import InvalidInput
 from ..settings import Settings
 from .checked import Checked
+from .disk import Disk
 from .objects import Objects, Proof
 from .translation import DO_NOT_FIT, bad_option, is_panic
 from .verbs import Store, check_key
@@ -29,7 +29,7 @@ _shared_memory_lock = threading.Lock()
 _KINDS: dict[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 
 
-def open_store(url: str, settings: Settings | None = None, **options: str) -> Store:
+def open_store(url: str, settings: Settings | None = None, /, **options: str) -> Store:
     """Open the store at ``url``: a path, ``file:``, ``memory:`` (``memory:name`` is shared), ``s3:``, ``gs:``, ``az:``.
 
     Nothing is read or written yet. Credentials come from the environment or ``options`` (obstore's names for them).
@@ -37,15 +37,15 @@ def open_store(url: str, settings: Settings | None = None, **options: str) -> St
     return _open(url, settings or Settings(), options, prove=True)
 
 
-def open_unproven(url: str, settings: Settings | None = None, **options: str) -> Store:
+def open_unproven(url: str, settings: Settings | None = None, /, **options: str) -> Store:
     """Open a store whose creates go out without a look at it first, for the probe, which takes that look itself."""
     return _open(url, settings or Settings(), options, prove=False)
 
 
 def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool) -> Store:
+    if not isinstance(url, str) or not url.strip():
+        raise _bad_url("the URL is empty, or no text")
     scheme, colon, rest = url.partition(":")
-    if not url.strip() or "\0" in url:
-        raise _bad_url("the URL is empty")
     if not colon or "/" in scheme:
         return _open_disk(os.path.expanduser(url), options)
     if scheme == "memory":
@@ -84,10 +84,19 @@ def _bad_url(reason: str) -> InvalidInput:
 def _open_disk(path: str, options: dict[str, str]) -> Store:
     if options:
         raise bad_option("a folder takes no options", "leave them out")
+    if not _can_be_path(path):
+        raise _bad_url("its path holds what no file system can")
     root = os.path.abspath(path)
     if os.path.exists(root) and not os.path.isdir(root):
         raise _bad_url("its path is a file, not a folder")
     return Checked(Path(root).as_uri(), Disk(root))
+
+
+def _can_be_path(path: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
 
 
 def _open_memory(name: str, options: dict[str, str]) -> Store:
@@ -135,6 +144,8 @@ def allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
     """Allow plain HTTP to this very machine; elsewhere only the user can."""
     given, endpoints = _given(scheme, options), _endpoints(scheme, options)
     for endpoint in endpoints:
+        if not isinstance(endpoint, str):
+            raise bad_option("its endpoint is no text", "write it as https://host:port")
         if "@" in endpoint:
             raise bad_option("its endpoint holds credentials", "pass them as options of their own")
         try:

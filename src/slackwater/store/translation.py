@@ -68,11 +68,18 @@ _NO_LINKS = partial(
     hint="choose a file system with hard links (ext4, XFS, NFS), or object storage",
 )
 _OTHER = partial(Unavailable, code="store.unavailable", hint="check the disk and its mount, then try again")
+_UNREADABLE = partial(
+    Unavailable,
+    code="store.unavailable",
+    hint="check the disk and its mount, then try again; an object that stays unreadable is put back from a copy, over "
+    "itself. Never delete a record of the log: slackwater repair goes on from one that is damaged, not from a gap",
+)
 _BY_ERRNO: dict[int | None, Callable[[str], SlackwaterError]] = {
     errno.ENOTDIR: _NOT_A_FOLDER,
     errno.EISDIR: _NOT_A_FOLDER,
     errno.ELOOP: _BAD_PATH,
     errno.ENAMETOOLONG: _BAD_PATH,
+    errno.EIO: _UNREADABLE,
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
     errno.EFBIG: _FULL,

@@ -10,8 +10,11 @@ from typing import Protocol
 
 import msgspec
 
-from ..durable import HIDDEN, Buffer
 from ..errors import InvalidInput
+
+Buffer = bytes | bytearray | memoryview
+# Names that no object has: our unfinished files, and those of obstore and delta-rs, which may share a folder on disk.
+HIDDEN = re.compile(r"\..*\.tmp|[^#]*#(?:.*#)?[0-9]+", re.DOTALL)
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -66,6 +69,7 @@ def size_of(buffers: Sequence[Buffer] | Stream) -> int:
     return sum(memoryview(buffer).nbytes for buffer in buffers)
 
 
+# Inside the class below, ``list`` is the verb.
 Listing = list[Listed]
 Names = list[str]
 

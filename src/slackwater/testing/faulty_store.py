@@ -29,7 +29,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from random import Random
@@ -38,9 +38,8 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import msgspec
 from obstore.exceptions import GenericError
 
-from ..durable import Buffer, Disk
-from ..store import Store, opening
-from ..store.checked import Checked
+from ..store import Buffer, Store, Stream, opening
+from ..store.checked import Backend, Checked
 
 Kind = Literal[
     "fail-before",  # nothing was done, and the request fails
@@ -129,7 +128,7 @@ class Faults:
         """Let every store that this process opens within the block be a faulty one."""
         opened: Any = opening
         real = opened.Checked
-        opened.Checked = lambda url, backend: Checked(url, cast(Disk, _FaultyBackend(backend, self)))
+        opened.Checked = lambda url, backend: Checked(url, _FaultyBackend(backend, self))
         try:
             yield self
         finally:
@@ -223,29 +222,29 @@ class FaultyStore(Checked):
     """A real store, opened by ``open_store``, with faults between its verbs and what it stores in."""
 
     def __init__(self, store: Store, faults: Faults) -> None:
-        super().__init__(store.url, cast(Disk, _FaultyBackend(cast(Checked, store)._backend, faults)))
+        super().__init__(store.url, _FaultyBackend(cast(Checked, store)._backend, faults))
 
 
 class _FaultyBackend:
     """The verbs of a backend, which may fail."""
 
-    def __init__(self, backend: Any, faults: Faults) -> None:
+    def __init__(self, backend: Backend, faults: Faults) -> None:
         self._backend, self._faults = backend, faults
 
     def get(self, key: str, offset: int, size: int | None, admit: Callable[[int], int]) -> bytes:
-        return self._faults.call("get", key, lambda: bytes(self._backend.get(key, offset, size, admit)))
+        return self._faults.call("get", key, lambda: self._backend.get(key, offset, size, admit))
 
-    def put(self, key: str, buffers: Iterable[Buffer], *rest: int) -> None:
-        self._faults.call("put", key, lambda: self._backend.put(key, buffers, *rest))
+    def put(self, key: str, buffers: Sequence[Buffer] | Stream) -> None:
+        self._faults.call("put", key, lambda: self._backend.put(key, buffers))
 
     def create(self, key: str, buffers: Sequence[Buffer]) -> bool:
-        return self._faults.call("create", key, lambda: bool(self._backend.create(key, buffers)))
+        return self._faults.call("create", key, lambda: self._backend.create(key, buffers))
 
     def list(self, prefix: str, after: str | None) -> Sequence[tuple[str, int]]:
         return self._faults.hide(self._faults.call("list", prefix, lambda: self._backend.list(prefix, after)))
 
     def list_folders(self, prefix: str) -> Sequence[str]:
-        return cast(Sequence[str], self._faults.call("list", prefix, lambda: self._backend.list_folders(prefix)))
+        return self._faults.call("list", prefix, lambda: self._backend.list_folders(prefix))
 
     def delete(self, keys: Sequence[str]) -> None:
         self._faults.call("delete", keys[0], lambda: self._backend.delete(keys))

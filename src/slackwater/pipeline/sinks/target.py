@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 import secrets
@@ -17,8 +16,8 @@ import msgspec
 
 from ...artifacts import in_parallel
 from ...errors import Conflict, InvalidInput, Unavailable
-from ...settings import Settings
-from ...store import Store, open_store
+from ...settings import MIB, Settings
+from ...store import Store, Stream, open_store
 from ...store.opening import allow_http
 from ...store.translation import bad_option
 
@@ -81,9 +80,9 @@ class Target:
         """Put files of a scratch under their keys here."""
 
         def put(key: str) -> None:
-            with scratch.disk_errors(), open(f"{scratch.local}/{key}", "rb") as file:
-                data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-            self.store.put(key, [data])
+            with scratch.disk_errors():
+                file = _File(scratch, key)
+            self.store.put(key, file)
 
         in_parallel([lambda key=key: put(key) for key in keys], CONCURRENCY)  # type: ignore[misc]
 
@@ -137,6 +136,23 @@ class Target:
             yield
         except OSError as error:
             raise unavailable(self.url, error.strerror or type(error).__name__) from error
+
+
+class _File(Stream):
+    """A file of a scratch on its way to the store. It is not mapped: a bad sector is an error then, and no signal."""
+
+    def __init__(self, scratch: Target, key: str) -> None:
+        self._scratch, self._path = scratch, f"{scratch.local}/{key}"
+        self.size_bytes = os.stat(self._path).st_size
+
+    def __iter__(self) -> Iterator[bytes]:
+        left = self.size_bytes
+        with self._scratch.disk_errors(), open(self._path, "rb", buffering=0) as file:
+            while part := file.read(MIB):
+                left -= len(part)
+                yield part
+        if left:
+            raise unavailable(self._scratch.url, "a file has changed while it was uploaded")
 
 
 def _deadlines(options: Mapping[str, str]) -> Settings:

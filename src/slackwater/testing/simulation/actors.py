@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, NoReturn, cast
@@ -10,16 +11,16 @@ import msgspec
 
 from ... import fallback, forget, labels, recovery, repairing, retention, rewind
 from ...artifacts import Holdings
-from ...checkpointer import Attempt, Checkpointer, SinkFailed, release
+from ...checkpointer import Attempt, Checkpointer, SinkFailed, describe_output, release
 from ...errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ...formats import manifest as manifests
 from ...formats import records
-from ...formats.changes import Checkpoint, Label, Rollback
+from ...formats.changes import Checkpoint, Label, Repair, Rollback
 from ...formats.layout import LOG, RecordKey, manifest_key, parse_key, record_key
 from ...formats.manifest import Manifest, SinkOutput, references
 from ...formats.plans import KeepRules
 from ...formats.records import Record
-from ...formats.states import LiveCheckpoint, State, find_target
+from ...formats.states import LiveCheckpoint, RetiredCheckpoint, State, find_target
 from ...inspect import verification
 from ...inspect.pipelines import Pipeline
 from ...log import Decide, Log
@@ -27,6 +28,9 @@ from ...settings import Settings
 from .memory import Memory, content, into
 from .scheduler import TICKS_A_SECOND, Actor, Crashed, SimStore, Simulation, SimWorld, Violation
 from .sink import SimSink
+
+# A simulated driver warns of simulated faults: nobody has to see that.
+logging.getLogger("slackwater").addHandler(logging.NullHandler())
 
 TOTAL = 8
 SINKS = ("left", "right")
@@ -92,12 +96,12 @@ class Scene:
             raise Violation(f"restorable: nothing was damaged, and still: {error}") from None
         raise Conflict("stops at the damage", code="head.damaged") from None
 
-    def manifest(self, entry: LiveCheckpoint) -> Manifest:
+    def manifest(self, entry: Checkpoint | Rollback | Repair | LiveCheckpoint | RetiredCheckpoint) -> Manifest:
         """Tell the manifest of a checkpoint as it was written, whatever has happened to it since."""
         data = self.simulation.written[manifest_key(entry.checkpoint_id)]
         return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
 
-    def needs(self, entry: LiveCheckpoint) -> set[str]:
+    def needs(self, entry: LiveCheckpoint | RetiredCheckpoint) -> set[str]:
         """Name all objects without which a checkpoint cannot be restored."""
         return {manifest_key(entry.checkpoint_id), *references(self.manifest(entry))}
 
@@ -148,33 +152,23 @@ def driver(scene: Scene, program: Program) -> Body:
             settlement=head.settlement if head else None,
         )
 
-        def delete_retired() -> None:
-            checkpointer.note_deleted(retention.delete_retired(store, log, checkpointer.generation, refs))
+        def delete_old() -> None:
+            error = retention.delete_old(store, log, checkpointer, refs)
+            if error is not None and not isinstance(error, Unavailable):
+                raise error  # A driver would go on; but there is nothing that it could have run into.
 
-        delete_retired()
-        with suppress(Unavailable):
-            log.trim()
+        delete_old()
         while memory.position < TOTAL:
             size = simulation.random.choice((0, 1, 1, 2))
             rows = list(range(memory.position, min(TOTAL, memory.position + size)))
             checkpoint_id = world.checkpoint_id()
-            outputs = {
-                name: SinkOutput(
-                    kind=sink.kind,
-                    address=sink.address,
-                    can_undo=sink.can_undo,
-                    descriptors=[sink.stage(rows, checkpoint_id)],
-                )
-                for name, sink in sinks.items()
-            }
+            outputs = {name: describe_output(sink, [sink.stage(rows, checkpoint_id)]) for name, sink in sinks.items()}
             memory.advance(rows, world)
             cut = memory.cut()
             scene.model[checkpoint_id] = content(cut)
             simulation.attempts += 1
             checkpointer.checkpoint(cut, Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
-            delete_retired()
-            with suppress(Unavailable):
-                log.trim_if_due()
+            delete_old()
         checkpointer.release()
 
     return body
@@ -201,7 +195,6 @@ def recover(
             store,
             log,
             world,
-            scene.settings,
             sinks,
             hydrate=hydrate,
             dropped=program.drop,
@@ -404,13 +397,13 @@ def labeller(scene: Scene) -> Body:
     def body(actor: Actor) -> None:
         _, world, log = scene.tools(actor)
         for _ in range(20):
-            try:
-                state = cast(State, log.read())
-                ref = random.choice((labels.LATEST_REF, str(random.choice(state.live).epoch)))
-                savepoint = labels.create_label(log, actor.name, ref)
-                break
-            except (AttributeError, IndexError, SlackwaterError):  # There is nothing to label yet.
-                world.sleep(1)
+            with suppress(SlackwaterError):
+                now = log.read()
+                if now is not None and now.live:
+                    ref = random.choice((labels.LATEST_REF, str(random.choice(now.live).epoch)))
+                    savepoint = labels.create_label(log, actor.name, ref)
+                    break
+            world.sleep(1)
         else:
             return
         state = cast(State, log.state)

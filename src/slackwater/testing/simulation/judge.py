@@ -8,13 +8,11 @@ import msgspec
 
 from ... import recovery
 from ...errors import Corrupt, SlackwaterError
-from ...formats import manifest as manifests
 from ...formats import records
 from ...formats.changes import Change, Checkpoint, Claim, Label, Repair, Rollback
 from ...formats.layout import LATEST, RecordKey, manifest_key, parse_key, record_key
-from ...formats.manifest import Manifest, references
 from ...formats.records import Record
-from ...formats.states import LiveCheckpoint, RetiredCheckpoint, State
+from ...formats.states import State
 from ...inspect.pipelines import Pipeline
 from .actors import TOTAL, Scene, verify_all
 from .memory import into
@@ -31,7 +29,7 @@ class Chunk(msgspec.Struct):
 
 
 class History:
-    """All records that counted, and the manifests, as they were written, whatever has happened to them since."""
+    """All records that counted, as they were written, whatever has happened to them since."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, written = scene, scene.simulation.written
@@ -64,10 +62,6 @@ class History:
         """Whether nobody can know what is garbage: a live manifest that cannot be read may name it."""
         return any(manifest_key(entry.checkpoint_id) in self.scene.damaged for entry in self.state.live)
 
-    def manifest(self, entry: Checkpoint | Rollback | Repair | LiveCheckpoint | RetiredCheckpoint) -> Manifest:
-        data = self.scene.simulation.written[manifest_key(entry.checkpoint_id)]
-        return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
-
     def check(self) -> dict[str, list[Chunk]]:
         """Go through the records; return what each sink should show after them."""
         before: Record | None = None
@@ -80,7 +74,7 @@ class History:
             if state is not None:
                 self._check_step(cast(Record, before), record)
             if isinstance(change, Checkpoint):
-                sinks = self.manifest(change).sinks
+                sinks = self.scene.manifest(change).sinks
                 self.partial |= chunks.keys() - sinks.keys()
                 for name, sink in sinks.items():
                     rows = [row for descriptor in sink.descriptors for row in descriptor["rows"]]
@@ -95,7 +89,7 @@ class History:
     def _lose(self, change: Change, chunks: dict[str, list[Chunk]]) -> None:
         """What a lost record said may be in a sink, or not."""
         if isinstance(change, Checkpoint):
-            for name, sink in self.manifest(change).sinks.items():
+            for name, sink in self.scene.manifest(change).sinks.items():
                 rows = [row for descriptor in sink.descriptors for row in descriptor["rows"]]
                 if rows:
                     chunks[name].append(Chunk(change.epoch, rows, sure=False))
@@ -125,7 +119,7 @@ class History:
             raise Violation(f"undone: record {record.number} rolls back to {change.to_epoch}, which is off the branch")
 
     def _undo(self, change: Rollback | Repair, state: State, chunks: dict[str, list[Chunk]]) -> None:
-        manifest = self.manifest(change)
+        manifest = self.scene.manifest(change)
         assert manifest.rollback is not None
         for name, given in chunks.items():
             later = [chunk for chunk in given if chunk.epoch > change.to_epoch]
@@ -209,7 +203,7 @@ def _check_store(history: History, store: SimStore) -> None:
         raise Violation("progress: nothing was checkpointed")
     needed = {LATEST}
     for entry in state.live:
-        wanted = references(history.manifest(entry)) | {manifest_key(entry.checkpoint_id)}
+        wanted = scene.needs(entry)
         needed |= wanted
         # Of a damaged one, too: what is left must be there when the rest is put back from a copy.
         if lost := wanted - scene.simulation.objects.keys() - scene.damaged:
@@ -221,12 +215,12 @@ def _check_store(history: History, store: SimStore) -> None:
             if entry is not state.head and isinstance(error, Corrupt) and wanted & scene.damaged:
                 continue
             raise Violation(f"restorable: live epoch {entry.epoch}: {error}") from error
-        scene.check_restored(history.manifest(entry), files)
+        scene.check_restored(scene.manifest(entry), files)
     if history.blind:
         return
     for retired in state.retired:
         if manifest_key(retired.checkpoint_id) in scene.simulation.objects:
-            needed |= references(history.manifest(retired)) | {manifest_key(retired.checkpoint_id)}
+            needed |= scene.needs(retired)
     for key in scene.simulation.objects.keys() - needed:
         if not isinstance(parse_key(key), RecordKey):
             raise Violation(f"swept: {key} is garbage that nobody deleted")

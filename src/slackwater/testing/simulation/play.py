@@ -139,7 +139,8 @@ def mend(scene: Scene) -> None:
             """Look without the code under test, which a mutation may have blinded."""
             recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, into({}))
 
-        if rewind.newest_verified(store, cast(State, log.read()), scene.settings, try_out=restore) is None:
+        found, _ = rewind.newest_verified(rewind.targets(cast(State, log.read())), restore)
+        if found is None:
             for key in scene.damaged:
                 scene.simulation.mend(key)
             scene.damaged.clear()

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NoReturn
 
-from ...durable import Buffer
 from ...errors import Conflict, Corrupt, NotFound, Unavailable
-from ...store import Listed, Listing, Names, Requests, Stream
+from ...store import Buffer, Listed, Listing, Names, Requests, Stream
 from ..faulty_store import FATES, Kind, spoil
 
 TICKS_A_SECOND = 20

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import secrets
 import stat
 import threading
@@ -18,8 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-# Names that no object has: our unfinished files, and those of obstore and delta-rs, which may share the folder.
-HIDDEN = re.compile(r"\..*\.tmp|[^#]*#(?:.*#)?[0-9]+", re.DOTALL)
+from .verbs import HIDDEN, Buffer
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -29,7 +27,6 @@ _LINKS_REFUSED = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 _LOST_RACES = 100
 _MAX_KNOWN = 10_000
 
-Buffer = bytes | bytearray | memoryview
 _T = TypeVar("_T")
 
 
@@ -44,10 +41,6 @@ class Disk:
         self._folders_lock = threading.Lock()
 
     def get(self, key: str, offset: int, size: int | None, admit: Callable[[int], int]) -> bytes:
-        """Read from ``offset`` as many bytes as ``admit`` says when told the object's size.
-
-        ``size`` is for servers, which must be asked for a range before they tell it.
-        """
         try:
             with self._folder_of(key) as (folder, name):
                 file = os.open(name, _READ, dir_fd=folder)
@@ -88,7 +81,6 @@ class Disk:
         return self._in_made_folder(tuple(folders), publish)
 
     def list(self, prefix: str, after: str | None) -> Sequence[tuple[str, int]]:
-        """List (key, size) of what is below the folder ``prefix``, in any order."""
         try:
             folder = self._open_folder(_parts(prefix))
         except (FileNotFoundError, NotADirectoryError):
@@ -96,7 +88,6 @@ class Disk:
         return list(_walk(folder, prefix, after))
 
     def list_folders(self, prefix: str) -> Sequence[str]:
-        """List the names of the folders right below ``prefix``, in any order."""
         try:
             folder = self._open_folder(_parts(prefix))
         except (FileNotFoundError, NotADirectoryError):
@@ -206,6 +197,10 @@ class Disk:
             except FileExistsError:
                 if not os.access(os.path.dirname(path), os.R_OK):
                     continue  # it was there before us, below a folder that is not ours to sync
+            except FileNotFoundError:
+                if os.path.isdir(os.path.dirname(path)):  # as in /proc, where nobody can make a folder
+                    raise PermissionError(errno.EACCES, "no folder can be made here", path) from None
+                raise
             parent_folder = os.open(os.path.dirname(path), _FOLDER)
             with _closing(parent_folder):
                 os.fsync(parent_folder)
