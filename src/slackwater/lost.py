@@ -82,7 +82,8 @@ def look_back(store: Store, number: int, *, kept_records: int) -> Lost:
                     found.append(manifest)
     if before is not None:
         # No record vouches for these. What says how far sinks went back is there twice, as an epoch and as an id.
-        pairs = {(entry.epoch, entry.checkpoint_id) for entry in [*before.state.live, *found]}
+        pairs = {(entry.epoch, entry.checkpoint_id) for entry in before.state.live}
+        pairs |= {(manifest.epoch, manifest.checkpoint_id) for manifest in found}
         wrong = [m for m in found if m.rollback and (m.rollback.to_epoch, m.rollback.to_id) not in pairs]
         found = [manifest for manifest in found if manifest not in wrong]
         unreadable += [manifest.checkpoint_id for manifest in wrong]
