@@ -22,6 +22,7 @@ from .formats.plans import KeepRules, Verdict, plan_forget, plan_forget_one, pla
 from .formats.states import LiveCheckpoint, State
 from .labels import get_label, resolve
 from .log import Log
+from .recovery import refuse_lost_records
 from .retention import Doomed, References, delete_doomed, find_doomed, find_needed
 from .settings import Settings
 from .store import Store
@@ -96,7 +97,7 @@ def _refuse_to_lose(state: State, entry: LiveCheckpoint) -> None:
 
 def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetting:
     """Say what ``forget`` would do now. Nothing is changed."""
-    state = cast(State, log.read())
+    state = _read(store, log)
     verdicts = choose(state)
     forgotten = [verdict.epoch for verdict in verdicts if not verdict.keep]
     after = states.apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
@@ -113,7 +114,7 @@ def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetti
 def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetting:
     """Retire what ``choose`` lets go, and delete its bytes. Interrupted at any point, the same call goes on."""
     references = References(store, settings)
-    waiting = [entry.epoch for entry in cast(State, log.read()).retired]
+    waiting = [entry.epoch for entry in _read(store, log).retired]
     verdicts: dict[int, Verdict] = {}
     freed_bytes, more = 0, True
 
@@ -138,6 +139,13 @@ def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forget
         deleted_epochs=waiting,
         freed_bytes=freed_bytes,
     )
+
+
+def _read(store: Store, log: Log) -> State:
+    """Read the newest state. Of an older one nothing is forgotten: newer checkpoints may need those bytes."""
+    log.read()
+    refuse_lost_records(store, log)
+    return cast(State, log.state)
 
 
 def _delete(store: Store, log: Log, references: References) -> int:

@@ -18,12 +18,13 @@ from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import Claim, Settlement
-from .formats.layout import CHECKPOINTS, manifest_key
+from .formats.layout import CHECKPOINTS, LATEST, manifest_key
 from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, RetiredCheckpoint, State
 from .log import Log
 from .settings import Settings
 from .store import Store
+from .lost import epoch_ahead, read_pointer
 from .world import World
 
 # What is wrong with stored things, as opposed to a store that does not answer.
@@ -68,6 +69,8 @@ def claim(
     for name, sink in sinks.items():
         sink.bind(pipeline, name, uid)
     survey = Survey(keys, {name: sink.staged() for name, sink in sinks.items()} if state else {})
+    if LATEST in keys:
+        refuse_lost_records(store, log)
     reach("claim.before")
     state = log.append(lambda _state: Claim(uid=uid, driver=driver))
     reach("claim.after")
@@ -81,6 +84,26 @@ def redrive(
     store: Store, log: Log, state: State, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()
 ) -> Head | None:
     """Drive the head into every sink, before anything else happens: commit it, or undo what a rollback undoes."""
+def refuse_lost_records(store: Store, log: Log) -> None:
+    """Refuse a log whose newest records are gone: who goes on from an older state deletes what the lost ones name.
+
+    Rule 6: the hint chooses no state. One that is missing, old, or leads to nothing that is readable refuses nothing.
+    """
+    state, pointer = log.state, read_pointer(store)
+    if state is None or pointer is None or epoch_ahead(store, state, pointer) is None:
+        return
+    # A driver that runs may have appended it meanwhile.
+    state = log.read()
+    if state is not None and (epoch := epoch_ahead(store, state, pointer)) is not None:
+        raise Corrupt(
+            f"{LATEST} names epoch {epoch}, and the log ends at {state.epoch}: newer records have been lost",
+            code="log.records_lost",
+            hint=f"restore log/ from a copy; to go on from epoch {state.epoch} all the same, and lose what came after "
+            f"it, delete {LATEST}. Nothing was changed",
+            epoch=epoch,
+        )
+
+
     if state.head is None:
         return None
     with log.unless_fenced(state.generation):

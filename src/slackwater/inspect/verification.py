@@ -9,12 +9,13 @@ from typing import Literal
 import msgspec
 
 from ..artifacts import check_object, in_parallel, read_batch
-from ..errors import Corrupt, SlackwaterError
+from ..errors import Corrupt
 from ..formats import records
 from ..formats.changes import Repair
 from ..formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key, record_key, record_numbers
-from ..formats.manifest import MAX_MANIFEST_BYTES, File, Manifest, Object, all_files, decode_inline
+from ..formats.manifest import File, Manifest, Object, all_files, decode_inline
 from ..formats.states import LiveCheckpoint, State
+from ..lost import epoch_ahead, read_pointer
 from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
 from ..store import Store
@@ -110,7 +111,7 @@ def verify(
         findings += _verify_history(store, settings, pipeline.log.kept_records)
         if entries == pipeline.state.live:
             findings += _verify_retired(store, pipeline.state, needs, settings)
-    pointer = _read_pointer(store)  # before the log, which a driver that runs may take ahead of what was read of it
+    pointer = read_pointer(store)  # before the log, which a driver that runs may take ahead of what was read of it
     fresh = pipeline.log.read() or pipeline.state
     live = {entry.epoch: entry for entry in fresh.live}
     findings = [
@@ -261,36 +262,12 @@ def _of_record(number: int, *, code: str, message: str) -> Finding:
     return Finding(severity="error", code=code, key=record_key(number), epochs=[], message=message)
 
 
-def _read_pointer(store: Store) -> str | None:
-    try:
-        return store.get(LATEST, max_bytes=100).decode("ascii", "replace")
-    except DAMAGE:
-        return None
-
-
 def _verify_pointer(store: Store, state: State, pointer: str | None) -> list[Finding]:
     expected = state.head.checkpoint_id if state.head else None
     if pointer == expected:
         return []
-    if pointer is not None and (lost := _epoch_after(store, state, pointer)) is not None:
-        # The pointer is written after the record, and never goes ahead of it.
+    if pointer is not None and (lost := epoch_ahead(store, state, pointer)) is not None:
         message = f"it names epoch {lost}, and the log ends at {state.epoch}: newer records have been lost"
         return [Finding(severity="error", code="log.records_lost", key=LATEST, epochs=[], message=message)]
     message = "it does not name the head; it is a hint that decides nothing, and the next checkpoint mends it"
     return [Finding(severity="note", code="latest.stale", key=LATEST, epochs=[], message=message)]
-
-
-class _OfEpoch(msgspec.Struct):
-    epoch: int
-
-
-def _epoch_after(store: Store, state: State, checkpoint_id: str) -> int | None:
-    """Read the epoch of a checkpoint that the log does not know; None when it is not after all that the log knows."""
-    if checkpoint_id in state.checkpoint_ids:
-        return None
-    try:
-        data = store.get(manifest_key(checkpoint_id), max_bytes=MAX_MANIFEST_BYTES)
-        epoch = msgspec.json.decode(data, type=_OfEpoch).epoch
-    except (SlackwaterError, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return epoch if epoch > state.epoch else None
