@@ -128,7 +128,7 @@ def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, 
 
     def put_batch(number: int, paths: list[str]) -> dict[str, Held]:
         key = batch_key(checkpoint_id, number)
-        data, index = batch.pack({path: _read(sources[path]) for path in paths})
+        data, index = batch.encode({path: _read(sources[path]) for path in paths})
         stored = Object(key=key, kind="batch", sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
         store.put(key, data)
         entries = index.values()

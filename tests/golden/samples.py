@@ -366,7 +366,7 @@ def main() -> None:
         "good/manifest-rollback.json": manifest.encode(golden_rollback()),
         "good/manifest-repair.json": manifest.encode(golden_repair()),
         **{f"good/record-{name}.json": records.encode(record) for name, record in golden_records().items()},
-        **{f"good/batch-{name}.lcb": batch.encode(entries) for name, entries in BATCHES.items()},
+        **{f"good/batch-{name}.lcb": batch.encode(entries)[0] for name, entries in BATCHES.items()},
     }
     for name, data in files.items():
         if not (FOLDER / name).exists():

@@ -409,12 +409,15 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
     assert len(values) == 10 * query.checkpoints()[-1].epoch
 
 
-# What only tools call, over the same records and keys; and what speaks of damage that a digest shows first, of queries
-# too long to be described in full, and of queries that have changed.
+# What only tools, or programs without Spark, call over the same records and keys; what a log needs that is long; and what
+# speaks of damage that a digest shows first, of queries too long to be described in full, or that have changed.
 ELSEWHERE = {
+    "artifacts.py:_slices",
+    "artifacts.py:check_object",
     "checkpointer.py:exit_code",
     "checkpointer.py:make_first",
     "formats/batch.py:_corrupt",
+    "formats/manifest.py:fail",
     "formats/plans.py:_judge",
     "formats/plans.py:_name_period",
     "formats/plans.py:_standing",
@@ -424,9 +427,11 @@ ELSEWHERE = {
     "formats/query.py:_digest",
     "formats/query.py:_stand_in",
     "formats/query.py:_join",
+    "formats/sealed.py:__init__",
     "formats/states.py:_apply_unlabel",
     "formats/states.py:_does_not_follow",
     "log.py:change",
+    "log.py:trim",
     "log.py:unless_retired",
     "rewind.py:get_newest_verified",
 }

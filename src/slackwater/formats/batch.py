@@ -47,13 +47,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
 
 
-def encode(entries: Mapping[str, bytes]) -> bytes:
-    """Encode the entries, sorted by key, so that equal content gives equal bytes."""
-    return pack(entries)[0]
-
-
-def pack(entries: Mapping[str, bytes]) -> tuple[bytes, dict[str, Entry]]:
-    """Encode the entries, and tell what ``decode_index`` would of the bytes."""
+def encode(entries: Mapping[str, bytes]) -> tuple[bytes, dict[str, Entry]]:
+    """Encode the entries, sorted by key, so that equal content gives equal bytes; tell what ``decode_index`` would."""
     if not 0 < len(entries) <= MAX_ENTRIES:
         raise InvalidInput(f"a batch holds 1 to {MAX_ENTRIES} entries, not {len(entries)}", code="batch.too_many")
     index, body, offset, places = bytearray(), [], 0, list[tuple[bytes, int, int, int, int, bytes]]()
