@@ -25,6 +25,8 @@ from .log import Log
 from .settings import Settings
 from .store import Store
 from .lost import epoch_ahead, read_pointer
+from .settings import Settings
+from .store import KeepsUnfinished, Store
 from .world import World
 
 # What is wrong with stored things, as opposed to a store that does not answer.
@@ -38,6 +40,7 @@ class Survey(msgspec.Struct, frozen=True):
     attempts: dict[str, list[str]]
 
 
+    unfinished: list[str] = []
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """A driver's claim, and what it had surveyed before."""
 
@@ -68,9 +71,8 @@ def claim(
     uid = state.uid if state else world.random_id()
     for name, sink in sinks.items():
         sink.bind(pipeline, name, uid)
-    survey = Survey(keys, {name: sink.staged() for name, sink in sinks.items()} if state else {})
-    if LATEST in keys:
-        refuse_lost_records(store, log)
+    attempts = {name: sink.staged() for name, sink in sinks.items()} if state else {}
+    survey = Survey(keys, attempts, _list_unfinished(store))
     reach("claim.before")
     state = log.append(lambda _state: Claim(uid=uid, driver=driver))
     reach("claim.after")
@@ -80,10 +82,12 @@ def claim(
     return Claimed(state=state, survey=survey)
 
 
-def redrive(
-    store: Store, log: Log, state: State, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()
-) -> Head | None:
-    """Drive the head into every sink, before anything else happens: commit it, or undo what a rollback undoes."""
+def _list_unfinished(store: Store) -> list[str]:
+    if not isinstance(store, KeepsUnfinished):
+        return []
+    return store.list_unfinished(CHECKPOINTS) + store.list_unfinished(LOG)
+
+
 def refuse_lost_records(store: Store, log: Log) -> None:
     """Refuse a log whose newest records are gone: who goes on from an older state deletes what the lost ones name.
 

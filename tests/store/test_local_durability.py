@@ -15,7 +15,7 @@ import pytest
 from slackwater.errors import Unavailable
 from slackwater.store import open_store
 from slackwater.store.disk import Disk
-from slackwater.store.verbs import HIDDEN
+from slackwater.store.verbs import HIDDEN, KeepsUnfinished
 
 
 class Recorder:
@@ -292,7 +292,13 @@ def test_what_a_killed_writer_leaves_is_invisible_and_in_nobodys_way(verb: str, 
     assert [listed.key for listed in store.list("")] == ["log/1"]
     store.delete(["log/1"])
     assert store.list("") == []
-    assert os.listdir(tmp_path / "log") == [left]
+    assert os.listdir(tmp_path / "log") == [left], "nobody but a start may take it for a killed writer's"
+
+    assert isinstance(store, KeepsUnfinished)
+    assert store.list_unfinished("log/") == [f"log/{left}"] and store.list_unfinished("checkpoints/") == []
+    store.delete_unfinished([f"log/{left}"])
+    store.delete_unfinished([f"log/{left}"])
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_leftover_of_obstore_is_invisible_too(tmp_path: Path) -> None:

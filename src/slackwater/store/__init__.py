@@ -8,6 +8,17 @@ because it must be durable. Never fork a process that has used obstore: the chil
 from __future__ import annotations
 
 from .opening import open_store
-from .verbs import Buffer, Listed, Listing, Names, Requests, Store, Stream
+from .verbs import UNFINISHED, Buffer, KeepsUnfinished, Listed, Listing, Names, Requests, Store, Stream
 
-__all__ = ["Buffer", "Listed", "Listing", "Names", "Requests", "Store", "Stream", "open_store"]
+__all__ = [
+    "UNFINISHED",
+    "Buffer",
+    "KeepsUnfinished",
+    "Listed",
+    "Listing",
+    "Names",
+    "Requests",
+    "Store",
+    "Stream",
+    "open_store",
+]

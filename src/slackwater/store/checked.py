@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
 from ..errors import Corrupt, InvalidInput
+from .disk import Disk
 from .objects import ONE_PUT_BYTES, PAGE, PART_BYTES
 from .translation import translated
-from .verbs import Buffer, Listed, Listing, Names, Requests, Stream, check_key, size_of
+from .verbs import UNFINISHED, Buffer, Listed, Listing, Names, Requests, Stream, check_key, size_of
 
 
 class Backend(Protocol):
@@ -123,6 +124,28 @@ class Checked:
         self.requests.add(puts=1, deletes=1)
         with translated("move", check_key(source), self.url):
             self._backend.move(source, check_key(target))
+
+
+class CheckedDisk(Checked):
+    """A folder on disk, in which a killed writer leaves files that are no objects."""
+
+    def __init__(self, url: str, disk: Disk) -> None:
+        super().__init__(url, disk)
+        self._disk = disk
+
+    def list_unfinished(self, prefix: str) -> Names:
+        with translated("list", prefix, self.url):
+            return sorted(self._disk.list_unfinished(_folder(prefix)))
+
+    def delete_unfinished(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            folder, _, name = key.rpartition("/")
+            check_key(folder)
+            if not UNFINISHED.fullmatch(name):
+                raise InvalidInput(f"{key[:200]!r} is no unfinished file", code="store.bad_key")
+        if keys:
+            with translated("delete", keys[0], self.url):
+                self._disk.delete(keys)
 
 
 def _folder(prefix: str) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from .verbs import HIDDEN, Buffer
+from .verbs import HIDDEN, UNFINISHED, Buffer
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -74,7 +74,8 @@ class Disk:
         def publish(folder: int) -> bool:
             with _written(folder, name, buffers) as temporary:
                 created = _link(temporary, name, folder)
-                os.unlink(temporary, dir_fd=folder)
+                with suppress(FileNotFoundError):  # a start takes it for a killed writer's
+                    os.unlink(temporary, dir_fd=folder)
                 os.fsync(folder)
             return created
 
@@ -94,6 +95,14 @@ class Disk:
             return []
         with _closing(folder), os.scandir(folder) as entries:
             return [e.name for e in entries if e.is_dir(follow_symlinks=False) and not HIDDEN.fullmatch(e.name)]
+
+    def list_unfinished(self, prefix: str) -> Sequence[str]:
+        """List the files that a writer is at, or has left when it was killed."""
+        try:
+            folder = self._open_folder(_parts(prefix))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return list(_walk_unfinished(folder, prefix))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, and the folders that are empty then. After a power failure some may be back."""
@@ -152,7 +161,7 @@ class Disk:
         return folder
 
     def _in_made_folder(self, folders: tuple[str, ...], act: Callable[[int], _T]) -> _T:
-        """Act in a folder that exists durably; again from the top when somebody prunes it meanwhile."""
+        """Act in a folder that exists durably; again from the top when somebody prunes it, or what is written there."""
         for attempt in range(_LOST_RACES):
             try:
                 folder = self._make_folder(folders)
@@ -307,3 +316,14 @@ def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, in
                 elif after is None or key > after:
                     # A link or a pipe is listed too: who reads it is refused, and nobody takes it for missing.
                     yield key, status.st_size
+
+
+def _walk_unfinished(folder: int, prefix: str) -> Iterator[str]:
+    """Walk everything below the folder and close it, without a look at whole files."""
+    with _closing(folder), os.scandir(folder) as entries:
+        for entry in entries:
+            if UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                yield prefix + entry.name
+            elif entry.is_dir(follow_symlinks=False) and not HIDDEN.fullmatch(entry.name):
+                with suppress(FileNotFoundError):
+                    yield from _walk_unfinished(os.open(entry.name, _FOLDER, dir_fd=folder), f"{prefix}{entry.name}/")

@@ -16,7 +16,7 @@ from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ..errors import InvalidInput
 from ..settings import Settings
-from .checked import Checked
+from .checked import Checked, CheckedDisk
 from .disk import Disk
 from .objects import Objects, Proof
 from .translation import DO_NOT_FIT, bad_option, is_panic
@@ -89,7 +89,7 @@ def _open_disk(path: str, options: dict[str, str]) -> Store:
     root = os.path.abspath(path)
     if os.path.exists(root) and not os.path.isdir(root):
         raise _bad_url("its path is a file, not a folder")
-    return Checked(Path(root).as_uri(), Disk(root))
+    return CheckedDisk(Path(root).as_uri(), Disk(root))
 
 
 def _can_be_path(path: str) -> bool:

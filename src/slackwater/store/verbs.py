@@ -6,7 +6,7 @@ import re
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -15,6 +15,10 @@ from ..errors import InvalidInput
 Buffer = bytes | bytearray | memoryview
 # Names that no object has: our unfinished files, and those of obstore and delta-rs, which may share a folder on disk.
 HIDDEN = re.compile(r"\..*\.tmp|[^#]*#(?:.*#)?[0-9]+", re.DOTALL)
+
+
+# A file of ours on disk that is not whole yet, or that a killed writer has left: what it was to be is in its name.
+UNFINISHED = re.compile(r"\.(.{1,32})\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -110,6 +114,20 @@ class Store(Protocol):
 
     def move(self, source: str, target: str) -> None:
         """Rename an object. When the source is gone and the target is there, it was done before."""
+
+
+@runtime_checkable
+class KeepsUnfinished(Protocol):
+    """A store in which a killed writer leaves files that are no objects; servers drop what is not whole by themselves.
+
+    One that is at work, and whose file is deleted, writes it again.
+    """
+
+    def list_unfinished(self, prefix: str) -> Names:
+        """List the unfinished files below the folder ``prefix``."""
+
+    def delete_unfinished(self, keys: Sequence[str]) -> None:
+        """Delete unfinished files. One that is missing is fine."""
 
 
 def check_key(key: str) -> str:

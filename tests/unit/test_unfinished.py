@@ -1,0 +1,119 @@
+"""Files that a killed writer has left on a disk: the next start removes them, and disturbs nobody who is at work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import slackwater as sw
+from slackwater.retention import sweep
+from slackwater.store import disk, open_store
+from slackwater.store.verbs import KeepsUnfinished
+from tests.pipelines import Driver
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+# A program that is killed while it writes the n-th file of its second checkpoint.
+KILLED = """
+import os, signal, stat, sys
+import slackwater as sw
+from slackwater.store import disk
+class Dying:
+    left = int(sys.argv[2])
+    def __getattr__(self, name): return getattr(os, name)
+    def fsync(self, descriptor):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            Dying.left -= 1
+            if Dying.left < 0: os.kill(os.getpid(), signal.SIGKILL)
+        os.fsync(descriptor)
+pipeline = sw.open_pipeline(sys.argv[1], "p", settings=sw.Settings(object_min_bytes=1000))
+state = {"large": {0: b"1" * 100_000}, "small": {0: b"1"}}
+pipeline.checkpoint(offsets={}, state=state)
+disk.os = Dying()
+pipeline.checkpoint(offsets={}, state={name: {0: held[0] + b"2"} for name, held in state.items()})
+"""
+
+
+def unfinished(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(".*.tmp"))
+
+
+@pytest.mark.parametrize("file", range(4), ids=["object", "manifest", "record", "latest"])
+def test_a_start_removes_what_a_killed_writer_has_left(tmp_path: Path, file: int) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(file)], check=False, env=ENVIRONMENT)
+    assert killed.returncode == -9
+    assert len(unfinished(tmp_path)) == 1
+    with sw.open_pipeline(tmp_path, "p") as pipeline:
+        assert unfinished(tmp_path) == []
+        assert pipeline.epoch == (2 if file == 3 else 1)
+
+
+def test_only_what_was_there_before_the_claim_is_removed(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.step()
+    folder = driver.pipeline / "checkpoints"
+    (folder / "._latest.0123456789abcdef.tmp").write_bytes(b"a newer driver's")
+    sweep(driver.store, driver.log, driver.claimed, driver.sinks, driver.references)
+    assert len(unfinished(tmp_path)) == 1
+    Driver(tmp_path)
+    assert unfinished(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".mine.tmp",
+        ".notes.0123456789abcdef.tmp",
+        "._latest.0123456789abcdeg.tmp",
+        "_latest#1",
+        "operators/.partition-0.snap.0123456789abcdef.tmp",
+    ],
+)
+def test_a_hidden_file_that_is_not_ours_stays(tmp_path: Path, name: str) -> None:
+    Driver(tmp_path).step()
+    path = tmp_path / "store" / "orders" / "checkpoints" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"whose is it?")
+    Driver(tmp_path)
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("verb", "call"), [("put", "rename"), ("create", "link"), ("create", "unlink")])
+def test_a_writer_whose_file_is_removed_writes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, call: str
+) -> None:
+    store = open_store(str(tmp_path))
+    removed: list[str] = []
+    assert isinstance(store, KeepsUnfinished)
+
+    class Slow:
+        """The file is removed right before one call, once."""
+
+        def __getattr__(self, name: str) -> object:
+            if name == call and not removed and isinstance(store, KeepsUnfinished):
+                removed.extend(store.list_unfinished("log/"))
+                store.delete_unfinished(removed)
+            return getattr(os, name)
+
+    def listed(prefix: str) -> list[str]:
+        return [entry.key for entry in store.list(prefix)]
+
+    monkeypatch.setattr(disk, "os", Slow())
+    answer = getattr(store, verb)("log/00000000000000000001.json", b"whole")
+    monkeypatch.undo()
+    assert len(removed) == 1 and answer in (None, True), "it was this writer that has created it"
+    assert store.get("log/00000000000000000001.json") == b"whole"
+    assert listed("") == ["log/00000000000000000001.json"] and unfinished(tmp_path) == []
+
+
+def test_only_unfinished_files_are_deleted_as_such(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    assert isinstance(store, KeepsUnfinished)
+    store.put("log/1", b"")
+    for key in ("log/1", "../.1.0123456789abcdef.tmp", "log/.x.tmp"):
+        with pytest.raises(sw.InvalidInput):
+            store.delete_unfinished([key])
+    assert [entry.key for entry in store.list("")] == ["log/1"]
