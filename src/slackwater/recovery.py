@@ -18,12 +18,10 @@ from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import Claim, Settlement
-from .formats.layout import CHECKPOINTS, LATEST, manifest_key
+from .formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key
 from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, RetiredCheckpoint, State
 from .log import Log
-from .settings import Settings
-from .store import Store
 from .lost import epoch_ahead, read_pointer
 from .settings import Settings
 from .store import KeepsUnfinished, Store
@@ -38,9 +36,9 @@ class Survey(msgspec.Struct, frozen=True):
 
     keys: list[str]
     attempts: dict[str, list[str]]
-
-
     unfinished: list[str] = []
+
+
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """A driver's claim, and what it had surveyed before."""
 
@@ -68,6 +66,8 @@ def claim(
             code="log.missing",
             hint="restore the folder log/ from a backup or a replica; nothing was changed",
         )
+    if LATEST in keys:
+        refuse_lost_records(store, log)
     uid = state.uid if state else world.random_id()
     for name, sink in sinks.items():
         sink.bind(pipeline, name, uid)
@@ -108,6 +108,10 @@ def refuse_lost_records(store: Store, log: Log) -> None:
         )
 
 
+def redrive(
+    store: Store, log: Log, state: State, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()
+) -> Head | None:
+    """Drive the head into every sink, before anything else happens: commit it, or undo what a rollback undoes."""
     if state.head is None:
         return None
     with log.unless_fenced(state.generation):
