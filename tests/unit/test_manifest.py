@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 import msgspec
 import pytest
@@ -208,3 +209,22 @@ def test_C12_offsets_wider_than_a_json_number_are_strings():
 def test_all_that_a_checkpoint_needs_is_named():
     assert references(GOOD) == {entry.key for entry in GOOD.objects}
     assert [file.path for file in all_files(GOOD)] == ["commits/7", "metadata", "state/0/0/8_u-0.zip"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), -float("inf"), b"\x00\x01", (1, 2), {3}, [{"deep": float("nan")}], UUID(int=1)],
+    ids=["nan", "inf", "-inf", "bytes", "tuple", "set", "deep", "uuid"],
+)
+def test_descriptors_that_would_come_back_otherwise_are_refused(value):
+    """A sink must be told the same after a crash, from the manifest, as before it, from memory."""
+    sinks = {**GOOD.sinks, "totals": msgspec.structs.replace(GOOD.sinks["totals"], descriptors=[{"value": value}])}
+    with pytest.raises(InvalidInput, match="'totals'") as caught:
+        encode(changed(sinks=sinks))
+    assert caught.value.code == "manifest.unwritable"
+
+
+@pytest.mark.parametrize("value", [1, 1.5, -0.0, True, None, "ä\ud7ff", 10**30, [1, [2]], {"b": {}, "a": []}])
+def test_descriptors_of_json_come_back_as_they_were(value):
+    sinks = {**GOOD.sinks, "totals": msgspec.structs.replace(GOOD.sinks["totals"], descriptors=[{"value": value}])}
+    assert vouched(encode(changed(sinks=sinks))).sinks == sinks

@@ -159,9 +159,16 @@ def encode(manifest: Manifest) -> bytes:
     validate(manifest)
     try:
         data = msgspec.json.encode(manifest, order="sorted")
-        _decode(data)
+        sinks = _decode(data).sinks
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(f"the manifest could not be read again: {error}", code="manifest.unwritable") from None
+    # The descriptors alone are whatever a sink has said; all else is typed.
+    if changed := [name for name, output in manifest.sinks.items() if sinks[name] != output]:
+        raise InvalidInput(
+            f"the descriptors of the sink {changed[0]!r} would not be read as they were written",
+            code="manifest.unwritable",
+            hint="let it describe what it has staged by text, finite numbers, lists and dictionaries by text",
+        )
     if len(data) > MAX_MANIFEST_BYTES:
         raise InvalidInput(
             f"the manifest takes {len(data)} bytes, the limit is {MAX_MANIFEST_BYTES}", code="manifest.unwritable"
