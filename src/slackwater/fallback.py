@@ -1,12 +1,12 @@
 """Fallback: what a start does about a damaged head. It stops, or rolls back to the newest checkpoint that is sound.
 
-re-drive sinks ─ hydrate ─ when damaged: hydrate the newest older one that can be ─ ask the sinks ─ roll back ─ re-drive
+re-drive sinks ─ hydrate ─ damaged twice: hydrate the newest older that can be ─ ask the sinks ─ roll back ─ re-drive
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from functools import partial
 from typing import TypeVar, cast
 
 from .checkpointer import CommittingSink
@@ -15,8 +15,8 @@ from .formats.layout import manifest_key
 from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, State, require_current
 from .log import Log
-from .recovery import DAMAGE, Head, load_manifest, redrive
-from .rewind import epochs_after, newest_verified, roll_back, targets
+from .recovery import Head, load_manifest, redrive, twice
+from .rewind import epochs_after, load_if_sound, newest_verified, roll_back, targets
 from .store import Store
 from .world import World
 
@@ -37,8 +37,8 @@ def recover(
 ) -> tuple[Head, Hydrated] | None:
     """Drive the head into the sinks and hydrate it; None when there is none. The caller has claimed.
 
-    A damaged head is an error; with ``fallback``, the newest older checkpoint that is sound is rolled back to, unless
-    a sink refuses: then nothing is changed.
+    A head that is damaged whenever it is read is an error; with ``fallback``, the newest older checkpoint that is sound
+    is rolled back to, unless a sink refuses: then nothing is changed.
     """
 
     generation = cast(State, log.state).generation
@@ -55,11 +55,13 @@ def recover(
     def try_out(entry: LiveCheckpoint) -> None:
         # Bytes that verify may still not be whole to Spark; and a rollback has its target's content, so this serves it.
         nonlocal hydrated
-        hydrated = hydrate(load_manifest(store, entry))
+        hydrated = twice(lambda: hydrate(load_manifest(store, entry)))
 
     try:
-        return drive()
+        return twice(drive)
     except Corrupt as damage:
+        if damage.code == "log.corrupt":
+            raise  # A newer driver may have retired the head: nobody can tell.
         while True:
             state = cast(State, log.state)
             head = cast(LiveCheckpoint, state.head)
@@ -71,7 +73,7 @@ def recover(
                     keep = _kept(store, head)
                     if refused := _refusals(sinks, target.epoch, keep):
                         raise _head_damaged(damage, state, head, target, refused=refused, keep=keep) from damage
-                    fallback(damage, load_manifest(store, target))
+                    fallback(damage, twice(partial(load_manifest, store, target)))
                 roll_back(store, log, world, target.epoch, keep=keep)
             except (Corrupt, NotFound):
                 now = cast(State, log.read())
@@ -80,15 +82,13 @@ def recover(
                     raise
                 # Somebody has forgotten the target meanwhile: look for another one.
             else:
-                return drive()
+                return twice(drive)
 
 
 def _kept(store: Store, head: LiveCheckpoint) -> list[str]:
     """Name the sinks whose rows stay: the user has said so when the head was rolled back to."""
-    with suppress(*DAMAGE):
-        rollback = load_manifest(store, head).rollback
-        return list(rollback.keep) if rollback else []
-    return []
+    manifest = load_if_sound(store, head)
+    return list(manifest.rollback.keep) if manifest and manifest.rollback else []
 
 
 def _refusals(sinks: Mapping[str, CommittingSink], to_epoch: int, keep: Collection[str]) -> dict[str, str]:

@@ -8,7 +8,9 @@ when the head is damaged in ``fallback.py``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -29,6 +31,8 @@ from .world import World
 
 # What is wrong with stored things, as opposed to a store that does not answer.
 DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
+
+Read = TypeVar("Read")
 
 
 class Survey(msgspec.Struct, frozen=True):
@@ -117,6 +121,13 @@ def redrive(
     with log.unless_fenced(state.generation):
         head = load_manifest(store, state.head)
         return Head(manifest=head, settlement=_redrive(state, head, sinks, dropped))
+
+
+def twice(read: Callable[[], Read]) -> Read:
+    """Do again what finds damage, before that is believed: nothing is given up for good because of one bad read."""
+    with suppress(*DAMAGE):
+        return read()
+    return read()
 
 
 def load_manifest(store: Store, entry: LiveCheckpoint | RetiredCheckpoint) -> Manifest:

@@ -22,7 +22,7 @@ from .formats.manifest import Manifest, RolledBack, SinkOutput
 from .formats.states import LiveCheckpoint, State, find_target
 from .labels import LATEST_REF, UNDONE, LeftOut, labels_of, resolve
 from .log import Log
-from .recovery import DAMAGE, load_manifest, restore
+from .recovery import DAMAGE, load_manifest, restore, twice
 from .settings import Settings
 from .store import Store
 from .world import World
@@ -78,19 +78,14 @@ class RollbackPlan(Plan, frozen=True, kw_only=True):
 
 
 def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
-    """Read every byte that the checkpoint needs, verified, and keep but the manifest.
-
-    What seems damaged is read a second time: nothing is given up for good because of one bad read.
-    """
+    """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
 
     def verify() -> Manifest:
         manifest = load_manifest(store, entry)
         restore(store, manifest, settings, lambda path, parts: None)
         return manifest
 
-    with suppress(*DAMAGE):
-        return verify()
-    return verify()
+    return twice(verify)
 
 
 def targets(state: State) -> list[LiveCheckpoint]:
@@ -193,7 +188,7 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
     with log.unless_fenced(generation):
         target = find_target(state, to_epoch)
         try:
-            content = load_manifest(store, target)
+            content = twice(lambda: load_manifest(store, target))
         except Corrupt:
             # Somebody may have forgotten it meanwhile: that is no damage.
             find_target(cast(State, log.read()), to_epoch)
@@ -241,7 +236,7 @@ def sinks_since(store: Store, state: State, target: Manifest) -> dict[str, SinkO
 
 def load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
     with suppress(*DAMAGE):
-        return load_manifest(store, entry)
+        return twice(lambda: load_manifest(store, entry))
     return None
 
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from slackwater import fallback, forget, recovery, rewind
-from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from slackwater.fallback import recover
 from slackwater.formats import changes, plans, records
-from slackwater.formats.layout import LATEST, manifest_key
+from slackwater.formats.layout import LATEST, manifest_key, record_key
 from slackwater.formats.plans import KeepRules, plan_forget
 from slackwater.formats.states import Savepoint, State
 from slackwater.inspect.pipelines import open_pipeline
@@ -382,3 +382,23 @@ def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch
     with pytest.raises(Conflict) as caught:
         recover(store, log, RealWorld(), {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None)
     assert caught.value.code == "driver.fenced"
+
+
+def test_a_driver_that_cannot_see_whether_it_was_fenced_does_not_fall_back(url):
+    store, log = open_log(url)
+    state = recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test", sinks={}).state
+    newer = recovery.claim(*open_log(url), RealWorld(), pipeline="orders", driver="newer", sinks={}).state
+    (url / record_key(newer.generation)).write_bytes(b"damaged")
+    (url / manifest_key(state.live[-1].checkpoint_id)).unlink()  # as the newer one may have done
+    asked: list[int] = []
+    with pytest.raises(Corrupt) as caught:
+        recover(
+            store,
+            log,
+            RealWorld(),
+            {},
+            hydrate=lambda manifest: 0,
+            dropped=["totals"],
+            fallback=lambda damage, target: asked.append(target.epoch),
+        )
+    assert caught.value.code == "log.corrupt" and asked == []

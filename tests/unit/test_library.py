@@ -27,6 +27,7 @@ from slackwater.library import ProgramPipeline, open_pipeline
 from slackwater.pipeline.start import _check_query
 from slackwater.recovery import load_manifest
 from slackwater.settings import Settings
+from slackwater.testing.faulty_store import Fault, Faults
 from tests.e2e.test_cli import answer, environment, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, make_pipeline
 
@@ -470,6 +471,21 @@ def test_a_damaged_newest_checkpoint_stops_unless_told_to_fall_back(tmp_path):
     with open_pipeline(tmp_path, "orders", fallback=True) as pipeline:
         assert (pipeline.epoch, pipeline.state) == (3, {"counts": {0: b"\x01" * 200}})
         assert save(pipeline, 2, b"\x02" * 200) == 4
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize("kind", ["bit-flipped", "truncated", "missing"])
+def test_one_bad_read_neither_stops_a_start_nor_rolls_back(tmp_path, kind, fallback):
+    with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
+        for row in (1, 2):
+            save(pipeline, row, bytes([row]) * 200, b"small")
+    sound = recovered(tmp_path)
+    for nth in range(1, 100):
+        with Faults(Fault(kind, verb="get", key="checkpoints/*", nth=nth)).everywhere() as faults:
+            assert recovered(tmp_path, fallback=fallback) == sound
+        if not faults.befell:
+            break
+    assert 3 < nth < 100
 
 
 # --- the command line

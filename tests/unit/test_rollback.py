@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,7 @@ from slackwater.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store
+from slackwater.testing.faulty_store import Fault, Faults, FaultyStore, Kind
 from slackwater.world import RealWorld
 from tests.pipelines import Driver, FolderSink, make_pipeline
 
@@ -451,6 +453,43 @@ def test_a_fallback_keeps_what_the_rollback_before_it_was_told_to_keep(tmp_path:
     assert again is not None and (again.to_epoch, again.keep) == (2, ["totals"])
 
 
+@pytest.mark.parametrize("kind", ["bit-flipped", "missing"])
+def test_one_bad_read_never_makes_a_fallback_give_up_more(tmp_path: Path, kind: Kind) -> None:
+    """The head, which keeps rows, is damaged; what it keeps and the newest that is sound are known all the same."""
+    pipeline = make_pipeline(tmp_path, 4)
+    rollback(str(pipeline), "3", keep=["totals"])
+    Driver(tmp_path).checkpointer.release()
+    damage(pipeline, 3)
+    for nth in range(1, 100):
+        root = tmp_path / str(nth)
+        for folder in ("store", "lake"):
+            shutil.copytree(tmp_path / folder, root / folder)
+        with Faults(Fault(kind, verb="get", key="checkpoints/*", nth=nth)).everywhere() as faults:
+            driver = Driver(root, fallback=True)
+        head = driver.checkpointer.state.head
+        assert head is not None
+        again = load_manifest(open_store(driver.store.url), head).rollback
+        assert again is not None and (again.to_epoch, again.keep) == (2, ["totals"])
+        assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
+        if not faults.befell:
+            break
+    assert 10 < nth < 100
+
+
+@pytest.mark.parametrize("kind", ["bit-flipped", "truncated", "missing"])
+def test_one_bad_read_neither_stops_a_start_nor_rolls_back(tmp_path: Path, kind: Kind) -> None:
+    make_pipeline(tmp_path, 3)
+    for nth in range(1, 100):
+        with Faults(Fault(kind, verb="get", key="checkpoints/*", nth=nth)).everywhere() as faults:
+            driver = Driver(tmp_path, fallback=bool(nth % 2))
+        assert driver.micro_batch == 2 and driver.checkpointer.state.epoch == 3
+        if not faults.befell:
+            break
+    assert 3 < nth < 100
+    driver.step()
+    assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
+
+
 @pytest.mark.parametrize("other", ["address", "kind"])
 def test_a_rollback_is_not_driven_into_another_target_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
@@ -533,9 +572,11 @@ def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) 
     store, world = open_store(str(tmp_path / "store" / "orders2")), RealWorld()
     ready: Any = SimpleNamespace(store=store, log=Log(store, world, Settings()), query=None, query_hash=None)
     job: Any = SimpleNamespace(name="orders2")
-    with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
-        _check_query(job, ready)
-    assert caught.value.code == "pipeline.renamed"
+    ready.store = FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    for _ in ("sound", "read wrong once"):
+        with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
+            _check_query(job, ready)
+        assert caught.value.code == "pipeline.renamed"
     job.name = "orders"
     _check_query(job, ready)
 

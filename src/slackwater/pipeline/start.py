@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -179,7 +180,7 @@ def _check_query(job: Job, ready: Prepared) -> None:
     if state is None or state.head is None:
         return
     try:
-        before = recovery.load_manifest(ready.store, state.head)
+        before = recovery.twice(partial(recovery.load_manifest, ready.store, state.head))
     except Corrupt:
         return  # Recovery says what is wrong with it.
     refuse_foreign(before)

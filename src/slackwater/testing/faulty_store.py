@@ -127,12 +127,12 @@ class Faults:
     def everywhere(self) -> Iterator[Faults]:
         """Let every store that this process opens within the block be a faulty one."""
         opened: Any = opening
-        real = opened.Checked
-        opened.Checked = lambda url, backend: Checked(url, _FaultyBackend(backend, self))
+        real = opened.Checked, opened.CheckedDisk
+        opened.Checked = opened.CheckedDisk = lambda url, backend: Checked(url, _FaultyBackend(backend, self))
         try:
             yield self
         finally:
-            opened.Checked = real
+            opened.Checked, opened.CheckedDisk = real
 
     def land(self) -> None:
         """Do now what was to be done later, its answers being lost."""

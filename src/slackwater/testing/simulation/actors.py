@@ -179,16 +179,22 @@ def recover(
 ) -> tuple[recovery.Head | None, tuple[Memory, Holdings]]:
     store, world, log = tools
 
-    before = set(scene.damaged)
+    before, misread = set(scene.damaged), actor.misread
 
     def hydrate(manifest: Manifest) -> tuple[Memory, Holdings]:
         files = dict[str, bytes]()
         holdings = recovery.restore(store, manifest, scene.settings, into(files))
         return scene.check_restored(manifest, files), holdings
 
-    def fall_back(damage: Corrupt, target: Manifest) -> None:
-        if not scene.damaged:
-            scene.stop_if_damaged(damage, actor)
+    def check_head(damage: Corrupt) -> None:
+        """A head is given up only if it is damaged, or was read wrong twice."""
+        head, stored = cast(LiveCheckpoint, cast(State, log.state).head), scene.simulation.objects
+        needed = scene.needs(head)
+        if needed & scene.damaged or actor.misread >= misread + 2:
+            return
+        if lost := needed - stored.keys():
+            raise Violation(f"restorable: live epoch {head.epoch} has lost {min(lost)}") from None
+        raise Violation(f"head-tried: epoch {head.epoch} is sound, and was given up: {damage}") from None
 
     try:
         return fallback.recover(
@@ -198,13 +204,15 @@ def recover(
             sinks,
             hydrate=hydrate,
             dropped=program.drop,
-            fallback=fall_back if program.fallback else None,
+            fallback=(lambda damage, target: check_head(damage)) if program.fallback else None,
         ) or (None, (Memory(), {}))
     except Corrupt as damage:
         if damage.code == "log.corrupt":
             raise
         if damage.code != "head.damaged" and not actor.spoilt and scene.damaged == before:
             raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
+        if damage.code == "head.damaged":
+            check_head(damage)
         scene.stop_if_damaged(damage, actor)
 
 
@@ -354,6 +362,8 @@ def bad_block(scene: Scene) -> Body:
                 if record is not None and record.state.live and isinstance(record.change, wanted):
                     break
                 world.sleep(1)
+            else:
+                record = find()
             # Of two records in a row, both lost, the first may have removed a label, and the second what had it.
             if record is None or record_key(record.number - 1) in simulation.bad_records:
                 continue

@@ -53,6 +53,8 @@ class Actor:
         self.drowsy = False
         # What it has read wrong, though it is stored right.
         self.spoilt: set[str] = set()
+        # And how often, ever.
+        self.misread = 0
         self.error: BaseException | None = None
 
 
@@ -222,6 +224,7 @@ class Simulation:
             return data
         kind: Kind = self.random.choice(("truncated", "bit-flipped"))
         actor.spoilt.add(key)
+        actor.misread += 1
         self.trace.append(f"{actor.name} get {key}: {kind}")
         if kind == "truncated":  # which the store's own code finds out
             raise Corrupt(f"the simulated read of {key} ends early", code="store.short_read")
