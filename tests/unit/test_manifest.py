@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.formats import manifest
-from slackwater.formats.manifest import File, all_files, decode, decode_inline, encode, references
+from slackwater.formats.manifest import File, Manifest, all_files, decode, decode_inline, encode, references
 from tests.golden.samples import IDS, golden_manifest, golden_rollback, sha256
 
 GOOD = golden_manifest()
@@ -228,3 +229,21 @@ def test_descriptors_that_would_come_back_otherwise_are_refused(value):
 def test_descriptors_of_json_come_back_as_they_were(value):
     sinks = {**GOOD.sinks, "totals": msgspec.structs.replace(GOOD.sinks["totals"], descriptors=[{"value": value}])}
     assert vouched(encode(changed(sinks=sinks))).sinks == sinks
+
+
+def structs_of(kind: Any, found: set[type[msgspec.Struct]]) -> set[type[msgspec.Struct]]:
+    """Collect every struct that a type is made of."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+        found.add(kind)
+        for hint in get_type_hints(kind, include_extras=False).values():
+            structs_of(hint, found)
+    for part in get_args(kind):
+        structs_of(part, found)
+    return found
+
+
+def test_the_fields_of_a_manifest_are_declared_in_the_order_of_its_bytes():
+    kinds = structs_of(Manifest, set())
+    assert len(kinds) == 11
+    for kind in kinds:
+        assert list(kind.__struct_fields__) == sorted(kind.__struct_fields__), kind

@@ -25,18 +25,18 @@ Texts = Annotated[list[Text], Meta(max_length=MAX_ITEMS + 1)]
 class QueryOperator(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A stateful operator: what its state is kept by, and what is kept, each with its type."""
 
-    name: Name
     keys: Texts
+    name: Name
     values: Texts
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sources in the order of Spark's offset log, operators in the order of Spark's operator ids."""
 
-    output_mode: Name
-    sources: Annotated[list[Name], Meta(max_length=MAX_ITEMS + 1)]
     operators: Annotated[list[QueryOperator], Meta(max_length=MAX_OPERATORS + 1)]
+    output_mode: Name
     settings: Annotated[dict[Name, Text], Meta(max_length=MAX_ITEMS)]
+    sources: Annotated[list[Name], Meta(max_length=MAX_ITEMS + 1)]
 
 
 def cut(query: Query) -> Query:
