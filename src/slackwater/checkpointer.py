@@ -262,9 +262,16 @@ def make_first(store: Store, log: Log, world: World, settings: Settings, *, pipe
 
 
 def release(log: Log, generation: int, settled: Settlement | None = None, deleted: Iterable[int] = ()) -> None:
-    """End a generation on record, and say how the newest epoch was settled if that is news."""
-    change = Release(generation=generation, settled=settled, deleted=list(deleted))
-    log.append(lambda _state: change, generation=generation)
+    """End a generation on record, and say how the newest epoch was settled if that is news.
+
+    Who was interrupted once a newer epoch counted knows only of the one before, which that epoch's record has settled.
+    """
+
+    def decide(state: State | None) -> Release:
+        news = settled if settled and state and settled.epoch == state.epoch else None
+        return Release(generation=generation, settled=news, deleted=list(deleted))
+
+    log.append(decide, generation=generation)
 
 
 def release_failed(log: Log, generation: int, error: BaseException) -> None:
