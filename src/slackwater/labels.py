@@ -125,7 +125,8 @@ def _resolve_id(state: State, prefix: str) -> LiveCheckpoint | None:
 def check_label(label: str) -> str:
     """Refuse a label that could not be told from another form of a REF, or not be shown."""
     wrong = (
-        f"a label has 1 to {MAX_LABEL} characters" if not 0 < len(label) <= MAX_LABEL
+        "a label is text" if not isinstance(label, str)
+        else f"a label has 1 to {MAX_LABEL} characters" if not 0 < len(label) <= MAX_LABEL
         else "a label has no control or invisible characters" if not label.isprintable()
         else "a label does not begin with @, which begins a time" if label.startswith("@")
         else "a number would be taken for an epoch" if label.isdigit()
@@ -135,7 +136,7 @@ def check_label(label: str) -> str:
     )  # fmt: skip
     if wrong:
         raise InvalidInput(
-            f"{label[:MAX_LABEL]!r} cannot be a label: {wrong}",
+            f"{label!r:.{MAX_LABEL}} cannot be a label: {wrong}",
             code="label.malformed",
             hint="choose a word, like before-upgrade",
         )

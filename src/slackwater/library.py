@@ -195,12 +195,7 @@ class ProgramPipeline:
         state: Mapping[str, Mapping[int, bytes]],
         staged: Mapping[str, Sequence[dict[str, Any]]],
     ) -> Report:
-        if self._closed or self._failure is not None:
-            raise InvalidInput(
-                f"the pipeline {self.name!r} was closed, or has failed before",
-                code="pipeline.ended",
-                hint="open it again: it goes on from the newest checkpoint that counts",
-            )
+        self._refuse_ended()
         positions = {source: _position(source, pairs) for source, pairs in _pairs("offsets", offsets)}
         kept, operators = self._plan(state)
         attempt = Attempt(checkpoint_id=self.attempt, outputs=self._outputs(staged))
@@ -227,7 +222,9 @@ class ProgramPipeline:
 
     def savepoint(self, label: str) -> Savepoint:
         """Label the newest checkpoint, so that retention keeps it."""
-        return create_label(self._log, label, str(self.epoch) if self.epoch else "latest")
+        with self._alone():
+            self._refuse_ended()
+            return create_label(self._log, label, str(self.epoch) if self.epoch else "latest")
 
     def close(self) -> None:
         """End this run on record. A second call does nothing; one that was fenced leaves all to the other."""
@@ -276,6 +273,14 @@ class ProgramPipeline:
             yield
         finally:
             self._lock.release()
+
+    def _refuse_ended(self) -> None:
+        if self._closed or self._failure is not None:
+            raise InvalidInput(
+                f"the pipeline {self.name!r} was closed, or has failed before",
+                code="pipeline.ended",
+                hint="open it again: it goes on from the newest checkpoint that counts",
+            )
 
     def _plan(self, state: Mapping[str, Mapping[int, bytes]]) -> tuple[_KeptState, list[CutOperator]]:
         """Name each partition's file by its digest and the epoch that stores it; an unchanged one keeps its name."""

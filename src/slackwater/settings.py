@@ -7,6 +7,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from .errors import InvalidInput
+
 KIB = 1024
 MIB = 1024 * KIB
 
@@ -32,3 +34,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     # Deadlines of one request, and of an operation with all its retries.
     request_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 30.0
     total_timeout_s: Annotated[float, Meta(gt=0, le=86400)] = 120.0
+
+
+def check_settings(settings: Settings) -> Settings:
+    """Return settings that a program has made, if they are within their bounds: to make them does not see to it."""
+    if not isinstance(settings, Settings):
+        raise InvalidInput(
+            f"these are no settings: {settings!r:.100}", code="option.bad_value", hint="sw.Settings(keep_last=20)"
+        )
+    given = msgspec.structs.asdict(settings)
+    try:
+        return msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        numbers = all(isinstance(value, int | float) for value in given.values())
+        raise InvalidInput(
+            f"the settings cannot be so: {error}",
+            code="option.out_of_bounds" if numbers else "option.bad_value",
+            hint="change the value, or leave it out; docs/options.md has all bounds",
+        ) from None

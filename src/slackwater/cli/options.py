@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import isnan
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -41,12 +42,22 @@ at_option = click.option(
 )
 
 
+class _Seconds(click.FloatRange):
+    """A time. What is no number is in no range, and passes every comparison with its ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        seconds = super().convert(value, param, ctx)
+        if isnan(seconds):
+            self.fail(f"{value!r} is not a time in seconds.", param, ctx)
+        return seconds
+
+
 def store_options(function: _Function) -> _Function:
     """Add --json and --timeout."""
     timeout = click.option(
         "--timeout",
         "timeout_s",
-        type=click.FloatRange(0, 86400, min_open=True),
+        type=_Seconds(0, 86400, min_open=True),
         default=30.0,
         show_default=True,
         metavar="SECONDS",

@@ -21,6 +21,8 @@ from .options import (
 from .text import count, format_size, plain, print_fields, print_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..formats.manifest import Manifest
     from ..formats.states import LiveCheckpoint
     from ..inspect.pipelines import Pipeline
@@ -53,7 +55,11 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from ..recovery import load_manifest  # noqa: PLC0415
     from ..spark.hydrate import hydrate, remove_unfinished, write_files  # noqa: PLC0415
 
+    if not directory.strip():
+        raise click.BadParameter("it is empty; the folder of this process is .", param_hint="--to")
     pipeline, target = open_pipeline(url, timeout_s), Path(directory).absolute()
+    if _is_inside(target, pipeline.store.url):
+        raise click.BadParameter(f"{target} is inside the pipeline's own folder.", param_hint="--to")
     remove_when_interrupted(remove_unfinished)
     manifests: dict[str, Manifest] = {}
 
@@ -113,6 +119,14 @@ def _restore_one(
                 tell_passed_over(passed)
             return entry, passed
     raise AssertionError("the last try returns or raises")
+
+
+def _is_inside(target: Path, store_url: str) -> bool:
+    """Tell whether a directory lies in a store: what is there may be taken for the store's own."""
+    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
+
+    store = urlsplit(store_url)
+    return store.scheme == "file" and target.resolve().is_relative_to(unquote(store.path))
 
 
 def _whose(manifest: Manifest) -> str | None:

@@ -145,6 +145,10 @@ def _summarise(url: str, component: str, settings: Settings, options: Mapping[st
 
 def join_url(store_url: str, component: str) -> str:
     """Join a store's URL and a folder's stored name, which a ``file:`` URL holds encoded once more."""
+    if not store_url.strip():  # with a name behind it, it would be the root of the disk
+        raise InvalidInput(
+            "the store is empty", code="store.bad_url", hint="write a path or a URL; the folder of this process is ."
+        )
     return f"{store_url.rstrip('/')}/{quote(component, safe='') if store_url.startswith('file:') else component}"
 
 

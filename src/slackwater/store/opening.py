@@ -15,7 +15,7 @@ from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ..errors import InvalidInput
-from ..settings import Settings
+from ..settings import Settings, check_settings
 from .checked import Checked, CheckedDisk
 from .disk import Disk
 from .objects import Objects, Proof
@@ -34,12 +34,12 @@ def open_store(url: str, settings: Settings | None = None, /, **options: str) ->
 
     Nothing is read or written yet. Credentials come from the environment or ``options`` (obstore's names for them).
     """
-    return _open(url, settings or Settings(), options, prove=True)
+    return _open(url, check_settings(settings or Settings()), options, prove=True)
 
 
 def open_unproven(url: str, settings: Settings | None = None, /, **options: str) -> Store:
     """Open a store whose creates go out without a look at it first, for the probe, which takes that look itself."""
-    return _open(url, settings or Settings(), options, prove=False)
+    return _open(url, check_settings(settings or Settings()), options, prove=False)
 
 
 def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool) -> Store:
