@@ -25,7 +25,7 @@ ORDER = [
     {"retention", "rewind"},
     {"fallback", "forget", "repairing"},
     {"inspect"},
-    {"laminar", "library"},
+    {"incremental", "laminar", "library"},
     {"spark"},
     {"pipeline"},
     {"cli", "testing"},
@@ -33,7 +33,11 @@ ORDER = [
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 # Foreign packages with a fence around them: who may import them.
-ONLY_IN = {"obstore": {"store", "testing"}, "pyspark": {"spark", "pipeline", "testing"}}
+ONLY_IN = {
+    "obstore": {"store", "testing"},
+    "pyspark": {"spark", "pipeline", "testing"},
+    "rocksdict": {"incremental"},
+}
 # The formats are pure: no I/O, no clock, no randomness.
 NEVER_IN = {"formats": {"os", "time", "random", "secrets", "uuid_utils", "obstore", "pyspark", "pathlib"}}
 

@@ -1,0 +1,186 @@
+"""Keyed state: bytes by key, with the source offsets and the watermark that go with them.
+
+A batch of changes and what it brings the sources to become durable together, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from ..errors import Corrupt, InvalidInput, Unsupported
+from ..formats.keyed import (
+    DESCRIPTION_FILE,
+    Description,
+    Snapshot,
+    decode_description,
+    encode_description,
+    encode_snapshot,
+)
+from ..settings import KIB, MIB
+from .rocks import Change, Rocks, check_size
+from .vnodes import PREFIX_BYTES, VNODE_COUNT, prefix, vnode_of
+
+MAX_KEY_BYTES = 64 * KIB
+MAX_VALUE_BYTES = 16 * MIB
+# Beyond every virtual node's prefix: what is known of the state as a whole.
+_DESCRIPTION = b"\xff\xffstate"
+_NEW = Description(vnode_count=VNODE_COUNT, key_count=0, watermark_ms=None, offsets={})
+
+
+class KeyedState:
+    """A keyed state in a folder, for one writer, or read only.
+
+    >>> import tempfile
+    >>> state = KeyedState(Path(tempfile.mkdtemp()) / "counts")
+    >>> state.write([(b"a", b"1"), (b"b", b"2"), (b"a", None)], offsets={"orders": {"row": "3"}})
+    >>> state.get(b"a"), state.get(b"b"), state.key_count, state.offsets
+    (None, b'2', 1, {'orders': {'row': '3'}})
+    >>> state.close()
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        vnode_count: int = VNODE_COUNT,
+        read_only: bool = False,
+        archive_wal: bool = False,
+    ) -> None:
+        self._rocks = Rocks(folder, read_only=read_only, archive_wal=archive_wal)
+        try:
+            (stored,) = self._rocks.get([_DESCRIPTION])
+            self._description = decode_description(stored) if stored else _described(self._rocks, vnode_count)
+            if self._description.vnode_count != vnode_count:
+                raise Unsupported(
+                    f"the keyed state in {folder} has {self._description.vnode_count} virtual nodes, not {vnode_count}",
+                    code="keyed.vnode_count",
+                    hint="open it with the number that it was made with; its keys are spread over so many",
+                )
+        except BaseException:
+            self._rocks.close()
+            raise
+
+    @property
+    def folder(self) -> Path:
+        return self._rocks.folder
+
+    @property
+    def key_count(self) -> int:
+        return self._description.key_count
+
+    @property
+    def offsets(self) -> dict[str, dict[str, str]]:
+        """Where each source stands: what came up to there is in the state, and nothing of what comes after."""
+        return {source: dict(pairs) for source, pairs in self._description.offsets.items()}
+
+    @property
+    def watermark_ms(self) -> int | None:
+        return self._description.watermark_ms
+
+    @property
+    def wal_position(self) -> int:
+        return self._rocks.position
+
+    @property
+    def wal_bytes(self) -> int:
+        return self._rocks.wal_bytes()
+
+    @property
+    def description(self) -> Description:
+        return self._description
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Get the values of some keys, in their order; None for one that is not there."""
+        return self._rocks.get([self._stored(key) for key in keys])
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.write([(key, value)])
+
+    def delete(self, key: bytes) -> None:
+        self.write([(key, None)])
+
+    def write(
+        self,
+        changes: Iterable[Change],
+        *,
+        offsets: Mapping[str, Mapping[str, str]] | None = None,
+        watermark_ms: int | None = None,
+    ) -> None:
+        """Make a batch of changes durable, all or nothing. A value of None deletes; of one key's the last one counts.
+
+        ``offsets`` of sources that are named replace theirs. A watermark never goes back.
+        """
+        last = dict(changes)
+        for key, value in last.items():
+            check_size("key", key, MAX_KEY_BYTES)
+            if value is not None:
+                check_size("value", value, MAX_VALUE_BYTES)
+        stored = {self._stored(key): value for key, value in last.items()}
+        before = self._rocks.get(list(stored))
+        added = sum(value is not None for value in stored.values()) - sum(value is not None for value in before)
+        known = self._description
+        after = msgspec.structs.replace(
+            known,
+            key_count=known.key_count + added,
+            offsets={**known.offsets, **{source: dict(pairs) for source, pairs in (offsets or {}).items()}},
+            watermark_ms=known.watermark_ms if watermark_ms is None else max(watermark_ms, known.watermark_ms or 0),
+        )
+        self._rocks.write([*stored.items(), (_DESCRIPTION, encode_description(after))])
+        self._description = after
+
+    def scan(self, vnode: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Go through all keys and values, or those of one virtual node: by virtual node, then by key."""
+        count = self._description.vnode_count
+        if vnode is not None and not 0 <= vnode < count:
+            raise InvalidInput(
+                f"there is no virtual node {vnode}", code="keyed.no_vnode", hint=f"they are 0 to {count - 1}"
+            )
+        first, end = (0, count) if vnode is None else (vnode, vnode + 1)
+        found = 0
+        for key, value in self._rocks.scan(prefix(first), prefix(end)):
+            found += 1
+            yield key[PREFIX_BYTES:], value
+        if vnode is None and found != self.key_count:
+            raise Corrupt(
+                f"the keyed state in {self.folder} has {found} keys, and should have {self.key_count}",
+                code="keyed.damaged",
+                hint="restore a checkpoint of it, or the folder from a copy",
+            )
+
+    def digest(self, vnode: int) -> str:
+        """Digest what one virtual node holds: equal content, however it came about, has an equal digest."""
+        digest = hashlib.sha256()
+        for key, value in self.scan(vnode):
+            for part in (key, value):
+                digest.update(len(part).to_bytes(8, "big"))
+                digest.update(part)
+        return digest.hexdigest()
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make a copy of it as it is now in a folder that is not there yet; within a disk, of hard links."""
+        snapshot = Snapshot(wal_position=self.wal_position, state=self._description)
+        self._rocks.checkpoint(folder)
+        (folder / DESCRIPTION_FILE).write_bytes(encode_snapshot(snapshot))
+
+    def close(self) -> None:
+        self._rocks.close()
+
+    def _stored(self, key: bytes) -> bytes:
+        return prefix(vnode_of(key, self._description.vnode_count)) + key
+
+
+def _described(rocks: Rocks, vnode_count: int) -> Description:
+    if any(rocks.scan(b"", b"\xff\xff\xff")):
+        raise Unsupported(
+            f"{rocks.folder} is a database of something else",
+            code="keyed.unreadable",
+            hint="see that the folder is the one that a keyed state was in",
+        )
+    return msgspec.structs.replace(_NEW, vnode_count=vnode_count)

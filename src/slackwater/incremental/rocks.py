@@ -1,0 +1,260 @@
+"""RocksDB under our rules: a write is durable when it returns, damage is an error, and one process has it.
+
+checkpoint + write-ahead log after it = the content, always
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+
+from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
+from ..settings import MIB
+from .wal import find_end
+
+if TYPE_CHECKING:
+    from rocksdict import Options, Rdict
+
+# A key and its value, or None for its deletion.
+Change: TypeAlias = tuple[bytes, bytes | None]
+
+# RocksDB makes it when it first opens a folder, and never in a checkpoint: where it is, there must be a log.
+_OPENED = "IDENTITY"
+_LOCK = "WRITER"
+_WRITE_BUFFER_BYTES = 16 * MIB
+_BLOCK_CACHE_BYTES = 32 * MIB
+# An archived log is deleted after this; RocksDB takes no word for never.
+_KEPT_FOR_S = 100 * 365 * 86_400
+
+
+class Rocks:
+    """One database in one folder, open for writing here and nowhere else, or anywhere for reading."""
+
+    def __init__(self, folder: Path, *, read_only: bool = False, archive_wal: bool = False) -> None:
+        self.folder = folder
+        self._lock: BinaryIO | None = None
+        if read_only:
+            self._database = _open_read_only(folder)
+            return
+        with _translated(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(folder)
+        try:
+            with _translated(folder):
+                _cut_torn_write(folder)
+            self._database = _open(folder, archive_wal)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    @property
+    def position(self) -> int:
+        """The number of changes that were written, ever: where the log stands."""
+        return self._database.latest_sequence_number()
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Get the values of some keys, in their order."""
+        with _translated(self.folder):
+            return cast(list[bytes | None], self._database.get(list(keys))) if keys else []
+
+    def write(self, changes: Iterable[Change], *, dropped: tuple[bytes, bytes] | None = None) -> None:
+        """Make all of this durable, in this order, or nothing: what lies in the range ``dropped`` goes first."""
+        from rocksdict import WriteBatch, WriteOptions  # noqa: PLC0415 - an extra
+
+        batch, options = WriteBatch(raw_mode=True), WriteOptions()
+        options.sync = True
+        if dropped is not None:
+            batch.delete_range(*dropped)
+        for key, value in changes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        with _translated(self.folder):
+            self._database.write(batch, options)
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Go through all keys from ``begin`` to before ``end``, in order."""
+        from rocksdict import ReadOptions  # noqa: PLC0415
+
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        with _translated(self.folder):
+            cursor = self._database.iter(options)
+            cursor.seek(begin)
+            while cursor.valid():
+                yield cast(bytes, cursor.key()), cast(bytes, cursor.value())
+                cursor.next()
+            # An iterator over a damaged block just ends; only its status tells.
+            cursor.status()
+
+    def checkpoint(self, folder: Path) -> None:
+        """Make a copy of the database as it is now, of hard links where the disk is the same."""
+        from rocksdict import Checkpoint  # noqa: PLC0415
+
+        with _translated(self.folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            Checkpoint(self._database).create_checkpoint(str(folder))
+
+    def wal_bytes(self) -> int:
+        """Tell how large the log is that came after the newest checkpoint."""
+        return sum(path.stat().st_size for path in self.folder.glob("*.log"))
+
+    def close(self) -> None:
+        self._database.close()
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _open(folder: Path, archive_wal: bool) -> Rdict:
+    from rocksdict import DBRecoveryMode, Rdict  # noqa: PLC0415
+
+    options = _options()
+    options.create_if_missing(True)
+    if archive_wal:
+        options.set_wal_ttl_seconds(_KEPT_FOR_S)
+    # Whatever is wrong with the log by now is damage: a torn write was cut off.
+    options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
+    with _translated(folder):
+        return Rdict(str(folder), options)
+
+
+def _open_read_only(folder: Path) -> Rdict:
+    from rocksdict import AccessType, Rdict  # noqa: PLC0415
+
+    with _translated(folder):
+        return Rdict(str(folder), _options(), access_type=AccessType.read_only())
+
+
+def _options() -> Options:
+    from rocksdict import (  # noqa: PLC0415
+        BlockBasedOptions,
+        Cache,
+        DBCompactionStyle,
+        DBCompressionType,
+        Options,
+        UniversalCompactOptions,
+    )
+
+    table = BlockBasedOptions()
+    table.set_bloom_filter(10, block_based=False)
+    table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    # Runs of like size are merged: what is new in a checkpoint stays near what has changed, however large the rest is.
+    tiers = UniversalCompactOptions()
+    tiers.max_size_amplification_percent = 100
+    options = Options(raw_mode=True)
+    options.set_block_based_table_factory(table)
+    options.set_compaction_style(DBCompactionStyle.universal())
+    options.set_universal_compaction_options(tiers)
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    options.set_max_manifest_file_size(1 * MIB)
+    options.set_keep_log_file_num(2)
+    options.set_max_background_jobs(2)
+    return options
+
+
+def _lock(folder: Path) -> BinaryIO:
+    """Lock a folder until the file is closed, before its log is looked at; RocksDB's own lock comes only after that."""
+    lock = open(folder / _LOCK, "ab")  # noqa: SIM115 - it is held for as long as the database is open
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise _taken(folder) from None
+    return lock
+
+
+def _cut_torn_write(folder: Path) -> None:
+    """Cut a write that a crash has torn off the log's end; see that all else of the log is sound."""
+    logs = sorted(folder.glob("*.log"))
+    if not logs and (folder / _OPENED).exists():
+        raise Corrupt(
+            f"the write-ahead log in {folder} is missing",
+            code="keyed.wal_missing",
+            hint="restore the newest checkpoint of it, or the folder from a copy; what came after that is lost",
+        )
+    for log in logs:
+        size = log.stat().st_size
+        end = find_end(log.read_bytes(), str(log)) if size else 0
+        if end < size:
+            if log != logs[-1] and any(log.read_bytes()[end:]):
+                raise Corrupt(
+                    f"the write-ahead log {log} ends in a torn write, and another comes after it",
+                    code="keyed.wal_damaged",
+                    hint="restore the newest checkpoint of it, or the folder from a copy; what came after is lost",
+                    offset=end,
+                )
+            with open(log, "r+b") as opened:
+                opened.truncate(end)
+                os.fsync(opened.fileno())
+
+
+@contextmanager
+def _translated(folder: Path) -> Iterator[None]:
+    """Say in our own words what RocksDB has to say: its binding knows but one class of errors."""
+    try:
+        yield
+    except SlackwaterError:
+        raise
+    except OSError as error:
+        raise _unusable(folder, error.strerror or "unknown") from error
+    except ImportError:
+        raise
+    except Exception as error:
+        raise _translate(folder, error) from error
+
+
+def _translate(folder: Path, error: Exception) -> SlackwaterError:
+    text = str(error)
+    if text.startswith("Corruption"):
+        return Corrupt(
+            f"the keyed state in {folder} is damaged: {_first_line(text)}",
+            code="keyed.damaged",
+            hint="restore a checkpoint of it, or the folder from a copy",
+        )
+    if "lock" in text.lower() and "LOCK" in text:
+        return _taken(folder)
+    if text.startswith("Not implemented") or "No such file or directory" in text:
+        return Unsupported(
+            f"{folder} cannot be opened as a keyed state: {_first_line(text)}",
+            code="keyed.unreadable",
+            hint="see that the folder is the one that a keyed state was in",
+        )
+    return _unusable(folder, _first_line(text))
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0][:300]
+
+
+def _taken(folder: Path) -> Conflict:
+    return Conflict(
+        f"the keyed state in {folder} is open in another process, or twice in this one",
+        code="keyed.taken",
+        hint="stop the other one; two writers would spoil each other's work",
+    )
+
+
+def _unusable(folder: Path, why: str) -> Unavailable:
+    return Unavailable(
+        f"the keyed state in {folder} cannot be read or written: {why}",
+        code="keyed.unavailable",
+        hint="see that this user may write there and that the disk has room, then open it again",
+    )
+
+
+def check_size(what: str, data: Any, limit: int) -> None:
+    """Refuse what is not bytes, or more of them than there may be."""
+    if not isinstance(data, bytes):
+        raise InvalidInput(f"a {what} must be bytes, not {type(data).__name__}", code="keyed.not_bytes")
+    if len(data) > limit:
+        raise InvalidInput(
+            f"a {what} has {len(data)} bytes, and may have {limit}",
+            code="keyed.too_large",
+            hint="keep large values in objects of their own, and their addresses here",
+        )

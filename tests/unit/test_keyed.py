@@ -1,0 +1,289 @@
+"""Keyed state: what was written is there, in the node that its key says, and damage is never a smaller state."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rocksdict import Options, Rdict
+
+from slackwater.artifacts import Cut, get_artifacts, put_artifacts
+from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unsupported
+from slackwater.formats import sealed
+from slackwater.formats.keyed import Description, decode_description, encode_description
+from slackwater.incremental.cut import capture_keyed, check_keyed, folder_of
+from slackwater.incremental.keyed import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
+from slackwater.incremental.vnodes import VNODE_COUNT, vnode_of
+from slackwater.settings import Settings
+from slackwater.store import open_store
+from tests.golden.samples import IDS
+from tests.unit.test_artifacts import manifest_of
+
+CHANGES = st.lists(st.tuples(st.binary(max_size=8), st.none() | st.binary(max_size=40)), max_size=30)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Any:
+    opened = KeyedState(tmp_path / "state")
+    yield opened
+    opened.close()
+
+
+def test_the_hash_is_frozen() -> None:
+    assert [vnode_of(key) for key in (b"", b"a", b"merchant-1", bytes(32), b"123456789")] == [0, 48, 176, 170, 131]
+    assert VNODE_COUNT == 256
+
+
+def test_keys_spread_over_all_nodes() -> None:
+    counts = [0] * VNODE_COUNT
+    for number in range(25_600):
+        counts[vnode_of(b"merchant-%d" % number)] += 1
+    assert min(counts) > 50 and max(counts) < 200
+
+
+@settings(max_examples=40, deadline=None)
+@given(batches=st.lists(CHANGES, max_size=6))
+def test_it_is_what_a_dictionary_would_be(tmp_path_factory: pytest.TempPathFactory, batches: list[Any]) -> None:
+    folder, model = tmp_path_factory.mktemp("state") / "s", dict[bytes, bytes]()
+    for number, batch in enumerate(batches):
+        state = KeyedState(folder)  # again each time: what is acknowledged survives
+        state.write(batch, offsets={"rows": {"n": str(number)}}, watermark_ms=number)
+        for key, value in batch:
+            if value is None:
+                model.pop(key, None)
+            else:
+                model[key] = value
+        assert state.key_count == len(model) and state.offsets == {"rows": {"n": str(number)}}
+        assert dict(state.scan()) == model and state.get_many(list(model)) == list(model.values())
+        state.close()
+
+
+def test_one_node_is_read_and_digested_alone(state: KeyedState, tmp_path: Path) -> None:
+    state.write([(b"%d" % number, b"v%d" % number) for number in range(2_000)])
+    nodes = [list(state.scan(node)) for node in range(VNODE_COUNT)]
+    assert sum(map(len, nodes)) == 2_000
+    assert all(vnode_of(key) == node for node, held in enumerate(nodes) for key, _ in held)
+    assert [key for key, _ in nodes[3]] == sorted(key for key, _ in nodes[3])
+    other = KeyedState(tmp_path / "other")
+    for number in reversed(range(2_000)):  # in another order, and in one batch each
+        if vnode_of(b"%d" % number) in (3, 4):
+            other.put(b"%d" % number, b"v%d" % number)
+    assert state.digest(3) == other.digest(3) and state.digest(4) == other.digest(4) != state.digest(5)
+    other.put(nodes[3][0][0], b"other")
+    assert state.digest(3) != other.digest(3)
+    other.close()
+    with pytest.raises(InvalidInput, match="0 to 255"):
+        list(state.scan(256))
+
+
+def test_a_watermark_never_goes_back(state: KeyedState) -> None:
+    state.write([], watermark_ms=7)
+    state.write([], watermark_ms=3)
+    assert state.watermark_ms == 7
+
+
+def test_another_number_of_nodes_is_refused(tmp_path: Path) -> None:
+    made = KeyedState(tmp_path / "state", vnode_count=4)
+    made.put(b"a", b"1")
+    made.close()
+    with pytest.raises(Unsupported) as caught:
+        KeyedState(tmp_path / "state", read_only=True)
+    assert caught.value.code == "keyed.vnode_count"
+
+
+def test_E12_a_second_writer_is_refused_and_a_reader_is_not(state: KeyedState) -> None:
+    state.put(b"a", b"1")
+    with pytest.raises(Conflict) as caught:
+        KeyedState(state.folder)
+    assert caught.value.code == "keyed.taken"
+    code = "import sys; from pathlib import Path; from slackwater.incremental.keyed import KeyedState\n"
+    code += "KeyedState(Path(sys.argv[1]))"
+    elsewhere = subprocess.run([sys.executable, "-c", code, str(state.folder)], capture_output=True, check=False)
+    assert b"keyed.taken" in elsewhere.stderr
+    state.put(b"b", b"2")
+    assert state.key_count == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields", "code"),
+    [
+        ([("a", b"1")], {}, "keyed.not_bytes"),
+        ([(b"a", 1)], {}, "keyed.not_bytes"),
+        ([(bytes(MAX_KEY_BYTES + 1), b"")], {}, "keyed.too_large"),
+        ([(b"a", bytes(MAX_VALUE_BYTES + 1))], {}, "keyed.too_large"),
+        ([(b"a", b"1")], {"offsets": {"": {"n": "1"}}}, "keyed.unwritable"),
+        ([(b"a", b"1")], {"offsets": {"s": {"n": 1}}}, "keyed.unwritable"),
+        ([(b"a", b"1")], {"watermark_ms": 2**60}, "keyed.unwritable"),
+        ([(b"a", b"1")], {"offsets": {"s": {"n": "x" * 2**20}}}, "keyed.unwritable"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
+    state: KeyedState, changes: Any, fields: dict[str, Any], code: str
+) -> None:
+    state.put(b"before", b"1")
+    with pytest.raises(InvalidInput) as caught:
+        state.write([(b"first", b"1"), *changes], **fields)
+    assert caught.value.code == code
+    assert list(state.scan()) == [(b"before", b"1")] and state.offsets == {}
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    foreign = Rdict(str(tmp_path / "foreign"), Options(raw_mode=True))
+    foreign[b"a"] = b"1"
+    foreign.close()
+    with pytest.raises(Unsupported) as caught:
+        KeyedState(tmp_path / "foreign")
+    assert caught.value.code == "keyed.unreadable"
+
+
+@pytest.mark.parametrize("where", ["a file", "not there"])
+def test_a_place_that_does_not_serve_is_a_typed_error(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(SlackwaterError):
+        KeyedState(tmp_path / "file") if where == "a file" else KeyedState(tmp_path / "none", read_only=True)
+
+
+def test_a_flipped_bit_of_a_table_is_an_error_and_never_a_smaller_state(tmp_path: Path) -> None:
+    state = KeyedState(tmp_path / "state")
+    state.write([(b"%05d" % number, os.urandom(50)) for number in range(3_000)])
+    state.checkpoint(tmp_path / "copy")
+    state.close()
+    (table,) = (tmp_path / "copy").glob("*.sst")
+    whole = table.read_bytes()
+    table.unlink()  # it is a hard link
+    state = KeyedState(tmp_path / "state", read_only=True)
+    content = list(state.scan())
+    state.close()
+    found = 0
+    for at in range(0, len(whole), len(whole) // 40):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        table.write_bytes(damaged)
+        try:
+            opened = KeyedState(tmp_path / "copy", read_only=True)
+        except Corrupt:
+            found += 1
+            continue
+        try:
+            # Some bytes, such as the filling of the footer, mean nothing.
+            assert list(opened.scan()) == content
+        except Corrupt:
+            found += 1
+        finally:
+            opened.close()
+    assert found >= 38
+
+
+@pytest.mark.parametrize("damage", [b"{}", b"", b'{"body":{},"sha256":"00"}', None])
+def test_a_description_that_is_damaged_is_refused(damage: bytes | None) -> None:
+    good = encode_description(Description(vnode_count=256, key_count=3, watermark_ms=1, offsets={"a": {"b": "c"}}))
+    data = good.replace(b'"key_count":3', b'"key_count":4') if damage is None else damage
+    with pytest.raises(Corrupt):
+        decode_description(data)
+    newer = sealed_again(good.replace(b'"version":1', b'"version":2'))
+    with pytest.raises(Unsupported):
+        decode_description(newer)
+
+
+def sealed_again(data: bytes) -> bytes:
+    return sealed.seal(bytes(msgspec.json.decode(data, type=dict[str, msgspec.Raw])["body"]))
+
+
+# --- in a checkpoint
+
+
+def test_a_checkpoint_references_the_tables_that_are_stored_and_restores_as_it_was(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    state = KeyedState(tmp_path / "state")
+    held: Any = {}
+    news = []
+    for number, checkpoint_id in enumerate(IDS[:4]):
+        state.write(
+            [(b"%05d" % (key * 37 % 10_000), os.urandom(100)) for key in range(10_000 if not number else 100)],
+            offsets={"feed": {"n": str(number)}},
+        )
+        folder = tmp_path / f"cut-{number}"
+        state.checkpoint(folder)
+        operator, files = capture_keyed(folder, "merchants", held)
+        assert (operator.partitions[0].deltas != []) == (number > 0)
+        cut = cut_of(operator, files)
+        stored = put_artifacts(store, cut, checkpoint_id, held, Settings())
+        held = stored.holdings
+        news.append(stored.new_file_bytes)
+    assert max(news[1:]) < news[0] / 20
+    written = tmp_path / "restored"
+
+    def write(path: str, parts: Any) -> None:
+        (written / path).parent.mkdir(parents=True, exist_ok=True)
+        (written / path).write_bytes(b"".join(parts))
+
+    get_artifacts(store, manifest_of(stored, cut, 3), Settings(), write)
+    back = written / folder_of("merchants")
+    assert check_keyed(back, VNODE_COUNT) == state.description
+    restored = KeyedState(back)
+    assert list(restored.scan()) == list(state.scan()) and restored.offsets == {"feed": {"n": "3"}}
+    restored.put(b"more", b"1")
+    assert restored.key_count == state.key_count + 1
+    restored.close()
+    state.close()
+
+
+def cut_of(operator: Any, files: Any) -> Any:
+    return Cut(micro_batch=0, watermark_ms=0, sources={}, operators=[operator], files=files, vnode_count=VNODE_COUNT)
+
+
+def test_a_restored_state_that_is_not_the_one_that_was_checkpointed_is_refused(tmp_path: Path) -> None:
+    state = KeyedState(tmp_path / "state")
+    state.put(b"a", b"1")
+    state.checkpoint(tmp_path / "one")
+    state.put(b"b", b"1")
+    state.checkpoint(tmp_path / "two")
+    state.close()
+    (tmp_path / "one" / "state.json").write_bytes((tmp_path / "two" / "state.json").read_bytes())
+    with pytest.raises(Corrupt):
+        check_keyed(tmp_path / "one", VNODE_COUNT)
+
+
+def test_a_full_disk_is_said_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a disk that is full: RocksDB cannot tell the difference."""
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from slackwater.errors import Unavailable
+from slackwater.incremental.keyed import KeyedState
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+state = KeyedState(Path(sys.argv[1]))
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+done = 0
+try:
+    while True:
+        state.put(b"%d" % done, bytes(1000))
+        done += 1
+except Unavailable as error:
+    print(done, error.code, flush=True)
+    import os; os._exit(0)
+"""
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE, check=True)
+    done, said = ran.stdout.decode().split()
+    assert said == "keyed.unavailable" and int(done) > 50
+    state = KeyedState(tmp_path / "s")
+    assert state.key_count >= int(done) and state.get(b"%d" % (int(done) - 1)) == bytes(1000)
+    state.close()
+
+
+def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(SlackwaterError) as caught:
+        KeyedState(tmp_path / "state")
+    assert caught.value.code == "keyed.unavailable" and "Read-only" in caught.value.message

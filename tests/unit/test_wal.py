@@ -1,0 +1,126 @@
+"""The write-ahead log's end: a torn write goes, damage is an error. The logs are RocksDB's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slackwater.errors import Corrupt
+from slackwater.incremental.keyed import KeyedState
+from slackwater.incremental.wal import BLOCK_BYTES, SECTOR_BYTES, find_end
+
+WRITES = 12
+FILL = """
+import os, sys
+from pathlib import Path
+from slackwater.incremental.keyed import KeyedState
+state = KeyedState(Path(sys.argv[1]))
+for number in range(int(sys.argv[2])):
+    state.write([(b"%04d" % number, bytes([number % 256]) * int(sys.argv[3]))], offsets={"s": {"n": str(number)}})
+os._exit(0)  # as a crash: nothing is closed
+"""
+
+
+def fill(folder: Path, writes: int = WRITES, size: int = 20) -> Path:
+    subprocess.run([sys.executable, "-c", FILL, str(folder), str(writes), str(size)], check=True)
+    (log,) = folder.glob("*.log")
+    return log
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return fill(tmp_path_factory.mktemp("small") / "state").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Records of several fragments, over several blocks."""
+    return fill(tmp_path_factory.mktemp("large") / "state", 5, 3 * BLOCK_BYTES // 2).read_bytes()
+
+
+def ends(data: bytes) -> list[int]:
+    """Every place where a record ends, found by cutting the log everywhere."""
+    step = 1 if len(data) < BLOCK_BYTES else 4001
+    return sorted({find_end(data[:size], "log") for size in range(0, len(data), step)} | {len(data)})
+
+
+def test_a_sound_log_ends_where_it_ends(small: bytes, large: bytes) -> None:
+    assert find_end(small, "log") == len(small) and find_end(large, "log") == len(large) and find_end(b"", "log") == 0
+
+
+def test_E17_a_log_that_is_cut_anywhere_ends_after_the_last_whole_record(small: bytes, large: bytes) -> None:
+    assert len(ends(small)) == WRITES + 1 and len(ends(large)) == 6
+
+
+@pytest.mark.parametrize("zeros", [8, 4096, BLOCK_BYTES, 3 * BLOCK_BYTES])
+def test_E15_zeros_after_the_last_record_are_no_records(small: bytes, large: bytes, zeros: int) -> None:
+    for data in (small, large):
+        assert find_end(data + bytes(zeros), "log") == len(data)
+
+
+def test_E15_a_torn_record_whose_sectors_are_zeros_ends_the_log(large: bytes) -> None:
+    *_, before, end = ends(large)
+    for sector in range(-(-before // SECTOR_BYTES) + 1, end // SECTOR_BYTES, 17):
+        kept = large[: sector * SECTOR_BYTES]
+        assert find_end(kept + bytes(end - len(kept)), "log") == before
+
+
+def test_E16_E17_every_flipped_bit_is_damage_and_never_a_shorter_log(small: bytes) -> None:
+    for at in range(len(small)):
+        for bit in range(8):
+            damaged = bytearray(small)
+            damaged[at] ^= 1 << bit
+            with pytest.raises(Corrupt) as caught:
+                find_end(bytes(damaged), "log")
+            assert caught.value.code == "keyed.wal_damaged"
+
+
+def test_damage_in_a_record_of_many_fragments_is_found(large: bytes) -> None:
+    for at in range(0, len(large), 20_011):
+        damaged = bytearray(large)
+        damaged[at] ^= 0x10
+        with pytest.raises(Corrupt):
+            find_end(bytes(damaged), "log")
+
+
+def test_zeros_in_the_middle_are_damage(small: bytes) -> None:
+    with pytest.raises(Corrupt):
+        find_end(small[:100] + bytes(50) + small[150:], "log")
+
+
+@pytest.mark.parametrize("cut", [1, 30, 5000])
+def test_what_was_acknowledged_before_a_torn_write_is_there(tmp_path: Path, cut: int) -> None:
+    log = fill(tmp_path / "state", 30, 100)
+    data = log.read_bytes()
+    log.write_bytes(data[:-cut])
+    torn = data[:-cut]
+    state = KeyedState(tmp_path / "state")
+    kept = int(state.offsets["s"]["n"]) + 1
+    assert state.key_count == kept == len(list(state.scan())) and kept >= 30 - 1 - cut // 100
+    assert find_end(torn, "log") <= len(torn)
+    state.put(b"after", b"1")
+    state.close()
+    again = KeyedState(tmp_path / "state")
+    assert again.get(b"after") == b"1" and again.key_count == kept + 1
+    again.close()
+
+
+def test_a_flipped_length_which_rocksdb_alone_takes_for_a_torn_write_is_an_error(tmp_path: Path) -> None:
+    log = fill(tmp_path / "state", 30, 100)
+    data = bytearray(log.read_bytes())
+    third = find_end(bytes(data[:700]), "log")
+    data[third + 5] ^= 0x40  # the high byte of the length
+    log.write_bytes(data)
+    with pytest.raises(Corrupt) as caught:
+        KeyedState(tmp_path / "state")
+    assert caught.value.code == "keyed.wal_damaged" and caught.value.details["offset"] == third
+
+
+def test_a_log_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    fill(tmp_path / "state").unlink()
+    with pytest.raises(Corrupt) as caught:
+        KeyedState(tmp_path / "state")
+    assert caught.value.code == "keyed.wal_missing"
