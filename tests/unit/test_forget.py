@@ -20,8 +20,10 @@ from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label, delete_label
 from slackwater.log import Log
+from slackwater.pipeline.workdir import WorkingDirectory
 from slackwater.retention import References, sweep
 from slackwater.settings import Settings
+from slackwater.spark.hydrate import check_structure
 from slackwater.store import Store, open_store
 from slackwater.world import RealWorld
 from tests.golden.samples import APPENDS, entry, state
@@ -354,18 +356,20 @@ def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
         if len(asked) == 1:
             run(url, forget.by_ref("5"))
 
+    work = WorkingDirectory(tmp_path / "generation")
     found = recover(
         store,
         log,
         RealWorld(),
         {},
-        hydrate=lambda manifest: manifest.epoch,
+        hydrate=lambda manifest: work.hydrate(store, manifest, SETTINGS),
         dropped=["totals"],
         fallback=agree,
     )
     assert found is not None and asked == [5, 4]
     assert found[0].manifest.rollback is not None and found[0].manifest.rollback.to_epoch == 4
-    assert found[1] == 4
+    assert found[1].keys() == work.hydrate(store, found[0].manifest, SETTINGS).keys()
+    check_structure(work.checkpoint, found[0].manifest)
 
 
 def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch):

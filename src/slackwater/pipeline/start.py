@@ -20,7 +20,7 @@ from ..formats.states import State
 from ..log import Log
 from ..retention import References, delete_old, sweep
 from ..rewind import epochs_after
-from ..spark.hydrate import hydrate, refuse_foreign
+from ..spark.hydrate import refuse_foreign
 from ..spark.plan import describe_query, pipeline_hash, source_types
 from ..spark.session import check_session, micro_batches_ahead
 from ..store import Store, open_store
@@ -130,7 +130,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         log,
         world,
         job.sinks,
-        hydrate=lambda manifest: hydrate(store, manifest, work.checkpoint, settings),
+        hydrate=lambda manifest: work.hydrate(store, manifest, settings),
         dropped=job.options.drop_sink,
         fallback=fall_back if job.options.fallback else None,
     ) or (None, {})

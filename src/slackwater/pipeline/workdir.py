@@ -10,8 +10,13 @@ import stat
 import tempfile
 from pathlib import Path
 
+from ..artifacts import Holdings
 from ..errors import InvalidInput
 from ..formats.layout import format_name
+from ..formats.manifest import Manifest
+from ..settings import Settings
+from ..spark.hydrate import hydrate
+from ..store import Store
 
 VARIABLE = "SLACKWATER_WORK"
 _OWNER = "owner.json"
@@ -39,6 +44,11 @@ class WorkingDirectory:
         except OSError as error:
             raise _unusable(place, error) from None
         return cls(folder)
+
+    def hydrate(self, store: Store, manifest: Manifest, settings: Settings) -> Holdings:
+        """Let the directory hold this checkpoint, and nothing of one that was tried before it."""
+        shutil.rmtree(self.checkpoint, ignore_errors=True)
+        return hydrate(store, manifest, self.checkpoint, settings)
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
