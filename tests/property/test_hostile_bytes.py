@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import tracemalloc
+from functools import partial
 
 import msgspec
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slackwater.errors import SlackwaterError
-from slackwater.formats import batch
+from slackwater.formats import batch, sealed
 from slackwater.formats.layout import check_path, parse_key, parse_name
 from tests.golden.broken import decode
 from tests.golden.lcb1 import Item, write
 from tests.golden.samples import FOLDER, seal
+from tests.property import hostile
+from tests.property.hostile import JSON
 
 GOOD = {
     "batches": (FOLDER / "good" / "batch-mixed.lcb").read_bytes(),
@@ -22,17 +26,15 @@ GOOD = {
     "manifests": (FOLDER / "good" / "manifest.json").read_bytes(),
 }
 KINDS = st.sampled_from(sorted(GOOD))
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
-    max_leaves=20,
-)
 U64 = st.integers(0, 2**64 - 1) | st.integers(0, 400)
 
 
 def survives(kind: str, data: bytes) -> None:
-    with contextlib.suppress(SlackwaterError):
-        decode(kind, data)
+    if kind == "batches":  # what is packed has a bound of its own, below
+        with contextlib.suppress(SlackwaterError):
+            decode(kind, data)
+    else:
+        hostile.survives(partial(decode, kind), data)
 
 
 @given(KINDS, st.binary(max_size=400))
@@ -77,6 +79,32 @@ def test_a_good_document_with_one_value_replaced(kind, data):
 def test_deeply_nested_json(kind, depth):
     body = b'{"version":1,"x":' + b"[" * depth + b"]" * depth + b"}"
     survives(kind, seal(body) if kind == "records" else body.replace(b"1", b"3", 1))
+
+
+def unseal(data: bytes) -> None:
+    with contextlib.suppress(sealed.Broken, sealed.OtherVersion):
+        sealed.unseal(data, msgspec.json.Decoder(dict), version=1)
+
+
+@given(st.binary(max_size=400) | JSON.map(lambda document: seal(msgspec.json.encode(document))))
+def test_any_sealed_document(data):
+    hostile.survives(unseal, data)
+
+
+@pytest.mark.parametrize("shape", sorted(hostile.large(b"x")))
+@pytest.mark.parametrize("vouched", [False, True])
+@pytest.mark.parametrize("kind", ["records", "manifests", "sealed"])
+def test_large_documents_take_bounded_memory_and_time(kind, vouched, shape):
+    """Also as a value inside of a document whose digest is right, where anything may stand: a sink's descriptors."""
+    data = hostile.large(GOOD.get(kind, GOOD["records"]))[shape]
+    if vouched:
+        document = msgspec.json.decode(GOOD["manifests"])
+        document["sinks"]["totals"]["descriptors"] = [{"value": msgspec.Raw(data)}]
+        data = msgspec.json.encode(document)
+        data = data if kind == "manifests" else seal(data.replace(b'"version":3', b'"version":1'))
+    read = unseal if kind == "sealed" else partial(decode, kind)
+    hostile.survives(read, data)
+    hostile.ends_soon(read, data)
 
 
 ITEMS = st.builds(

@@ -210,7 +210,7 @@ class FileSink(StagingSink):
             return None
         try:
             owner = msgspec.json.decode(data, type=_Owner).uid
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
         if owner != identity.uid and not self._take_over:
             raise other_pipeline(self.address, identity.pipeline)

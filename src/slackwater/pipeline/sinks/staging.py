@@ -94,7 +94,7 @@ class Staging:
             return attempts
         try:
             return msgspec.json.decode(self._store.get(key, max_bytes=_MAX_NOTE_BYTES), type=list[CheckpointId])
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
 
     def newest_note(self) -> int:
