@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import http.server
+import json
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -15,6 +17,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -417,6 +420,74 @@ def test_a_server_is_tried_once_and_nothing_of_the_trial_stays(scripted) -> None
     assert store.create("log/1", b"mine") is True
     assert store.create("log/1", b"mine") is False
     assert handler.objects == {"/b/p/log/1": b"mine"}
+
+
+class OtherCloud(Scripted):
+    """As much of Google Cloud Storage and of Azure as a create takes, by the conditions that they have."""
+
+    def do_PUT(self) -> None:
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        conditional = self.headers.get("x-goog-if-generation-match") == "0" or self.headers.get("If-None-Match") == "*"
+        if self.honours_conditions and conditional and self._key in self.objects:
+            return self._answer(409 if "x-ms-version" in self.headers else 412)
+        self.objects[self._key] = data
+        return self._answer(201)
+
+    def do_DELETE(self) -> None:
+        self.objects.pop(self._key, None)
+        self._answer(202)
+
+    @property
+    def _key(self) -> str:
+        return urlsplit(self.path).path
+
+    def do_POST(self) -> None:
+        """Delete several blobs in one request: Azure's way."""
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        paths = re.findall(r"DELETE (\S+) HTTP", asked)
+        for path in paths:
+            self.objects.pop(urlsplit(path).path, None)
+        parts = [
+            f"--b\r\nContent-Type: application/http\r\nContent-ID: {number}\r\n\r\nHTTP/1.1 202 Accepted\r\n\r\n"
+            for number in range(len(paths))
+        ]
+        body = ("".join(parts) + "--b--\r\n").encode()
+        self.send_response(202)
+        self.send_header("Content-Type", "multipart/mixed; boundary=b")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def options_of(scheme: str, endpoint: str) -> dict[str, str]:
+    """Options that lead a client to this machine, and nowhere else: not for a token, either."""
+    if scheme == "az":
+        return {"endpoint": endpoint, "account_name": "a", "skip_signature": "true"}
+    nobody = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+    return {"service_account_key": json.dumps({"gcs_base_url": endpoint, **nobody}), "allow_http": "true"}
+
+
+@pytest.mark.parametrize("honours", [True, False])
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_every_cloud_is_tried_before_the_first_create(scheme: str, honours: bool) -> None:
+    class Handler(OtherCloud):
+        objects: ClassVar[dict[str, bytes]] = {}
+        honours_conditions = honours
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        store = open_store(f"{scheme}://b/{honours}", HASTY, **options_of(scheme, endpoint))
+        if honours:
+            assert store.create("log/1", b"mine") is True
+            assert store.create("log/1", b"other") is False
+            assert list(Handler.objects.values()) == [b"mine"]
+        else:
+            with pytest.raises(Unsupported) as caught:
+                store.create("log/1", b"mine")
+            assert caught.value.code == "store.no_conditional_put"
+            assert Handler.objects == {}
+        server.shutdown()
 
 
 def test_a_create_whose_answer_was_an_error_may_be_told_that_its_own_object_is_in_the_way(scripted) -> None:

@@ -67,8 +67,8 @@ def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool)
         raise _bad_url("the bucket or container is missing or malformed")
     objects = _open_cloud(scheme, parsed.netloc, check_key(prefix) if prefix else "", settings, options)
     name = f"{scheme}://{parsed.netloc}/{prefix}".rstrip("/")
-    # Some servers that speak S3 ignore the condition of a create without a word.
-    proof = _proofs.setdefault((name, *_endpoints(scheme, options)), Proof()) if prove and scheme == "s3" else None
+    # Some servers that speak a cloud's language ignore the condition of a create without a word.
+    proof = _proofs.setdefault((name, *_servers(scheme, options)), Proof()) if prove else None
     return Checked(name, Objects(objects, proof, settings.total_timeout_s))
 
 
@@ -137,7 +137,9 @@ def _open_cloud(scheme: str, bucket: str, prefix: str, settings: Settings, optio
 
 
 _PREFIXES = {"s3": "aws_", "gs": "google_", "az": "azure_"}
-_ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_url_s3")
+_ENDPOINTS = ("endpoint", "endpoint_url", "endpoint_url_s3", "base_url")
+# What else tells two servers with one URL apart.
+_ACCOUNTS = ("account_name", "storage_account_name", "use_emulator", "storage_use_emulator")
 
 
 def allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
@@ -161,6 +163,11 @@ def allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
 def _endpoints(scheme: str, options: dict[str, str]) -> list[str]:
     given = _given(scheme, options)
     return [given[name] for name in _ENDPOINTS if name in given]
+
+
+def _servers(scheme: str, options: dict[str, str]) -> list[str]:
+    given = _given(scheme, options)
+    return [f"{name}={given[name]}" for name in (*_ENDPOINTS, *_ACCOUNTS) if name in given]
 
 
 def _given(scheme: str, options: dict[str, str]) -> dict[str, str]:
