@@ -64,12 +64,7 @@ def claim(
     # Before the claim, so that nothing of a newer driver is in it; before the read, because objects follow a claim.
     keys = [entry.key for entry in store.list(CHECKPOINTS)]
     state = log.read()
-    if state is None and keys:
-        raise Corrupt(
-            f"the store holds {len(keys)} objects of checkpoints, and no log that says which of them count",
-            code="log.missing",
-            hint="restore the folder log/ from a backup or a replica; nothing was changed",
-        )
+    refuse_missing_log(state, keys)
     if LATEST in keys:
         refuse_lost_records(store, log)
     uid = state.uid if state else world.random_id()
@@ -90,6 +85,16 @@ def _list_unfinished(store: Store) -> list[str]:
     if not isinstance(store, KeepsUnfinished):
         return []
     return store.list_unfinished(CHECKPOINTS) + store.list_unfinished(LOG)
+
+
+def refuse_missing_log(state: State | None, keys: Collection[str]) -> None:
+    """Refuse a store with objects and without a record, rule 6: only an empty one is a fresh start."""
+    if state is None and keys:
+        raise Corrupt(
+            f"the store holds {len(keys)} objects of checkpoints, and no log that says which of them count",
+            code="log.missing",
+            hint="restore the folder log/ from a backup or a replica; nothing was changed",
+        )
 
 
 def refuse_lost_records(store: Store, log: Log) -> None:
