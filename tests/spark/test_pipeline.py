@@ -409,8 +409,8 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
     assert len(values) == 10 * query.checkpoints()[-1].epoch
 
 
-# What only tools, or programs without Spark, call over the same records and keys; what a log needs that is long; and what
-# speaks of damage that a digest shows first, of queries too long to be described in full, or that have changed.
+# What only tools, or programs without Spark, call over the same records and keys; what a log needs that is long; and
+# what speaks of damage that a digest shows first, of queries too long to be described in full, or that have changed.
 ELSEWHERE = {
     "artifacts.py:_slices",
     "artifacts.py:check_object",
