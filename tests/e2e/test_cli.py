@@ -23,10 +23,11 @@ from slackwater.inspect.verification import verify
 from tests.pipelines import START_MS, make_pipeline
 
 SOURCE = Path(__file__).parents[2] / "src"
-HEAVY = {"obstore", "pyspark", "pyarrow", "deltalake", "pandas", "rich", "msgspec", "lz4"}
+HEAVY = {"obstore", "pyspark", "pyarrow", "deltalake", "pandas", "rich", "msgspec", "lz4", "uvicorn", "starlette", "websockets", "rocksdict"}
 COMMANDS = [
     [], ["pipelines"], ["list"], ["show"], ["verify"], ["savepoint"], ["savepoint", "create"], ["savepoint", "list"],
     ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["copy"], ["probe"], ["run"],
+    ["receive"], ["receive", "http"], ["receive", "ws"], ["receive", "show"],
 ]  # fmt: skip
 NOWHERE = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "us-east-1"}
 

@@ -26,6 +26,7 @@ ORDER = [
     {"fallback", "forget", "repairing"},
     {"inspect"},
     {"incremental", "laminar", "library"},
+    {"receive"},
     {"spark"},
     {"pipeline"},
     {"cli", "testing"},
@@ -37,6 +38,7 @@ ONLY_IN = {
     "obstore": {"store", "testing"},
     "pyspark": {"spark", "pipeline", "testing"},
     "rocksdict": {"incremental"},
+    "starlette": {"receive"},
 }
 # The formats are pure: no I/O, no clock, no randomness.
 NEVER_IN = {"formats": {"os", "time", "random", "secrets", "uuid_utils", "obstore", "pyspark", "pathlib"}}

@@ -27,7 +27,7 @@ INTERRUPTED = 130
 READER_LEFT = 141  # as of a command that SIGPIPE has ended
 COMMANDS = (
     "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "repair", "copy", "probe",
-    "run",
+    "run", "receive",
 )  # fmt: skip
 _GRACE_S = 2.0
 _untold = threading.Lock()

@@ -42,7 +42,7 @@ def command(app: str, args: tuple[str, ...], as_json: bool) -> int:
       slackwater run app.py --day 2026-11-15
     """
     _check(app)
-    _log_to_stderr()
+    log_to_stderr()
     stop = _Stop()
     with stop.listening(), redirect_stdout(sys.stderr if as_json else sys.stdout):
         code = _run(app, args, stop)
@@ -215,7 +215,7 @@ def _typed(failure: BaseException) -> SlackwaterError | None:
     return kind(match[3], code=match[2], hint=match[4])
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     """Show what the pipelines log, a line a checkpoint, whatever the program does about logging."""
     import logging  # noqa: PLC0415
 

@@ -1,0 +1,303 @@
+"""``slackwater receive``: receivers for sources that push and cannot replay."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .entry import INTERRUPTED
+from .options import json_option
+from .run import log_to_stderr
+from .text import count, format_age, format_size, format_time, note, print_fields, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..incremental.inbox import Inbox
+    from ..incremental.inbox_reader import Report
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_TOKEN_VARIABLE = "SLACKWATER_RECEIVE_TOKEN"
+_MIB = 1024 * 1024
+
+
+@click.group("receive")
+def command() -> None:
+    """Receive messages that nobody can send again.
+
+    Each message is durable in DIR before it is acknowledged. A pipeline reads them with sw.inbox(spark, DIR), exactly
+    once; what its checkpoints cover is dropped. One receiver runs for each DIR.
+
+    \b
+    Examples:
+      slackwater receive http ./clicks --listen 127.0.0.1:8080
+      slackwater receive ws ./trades wss://example.com/feed --subscribe '{"after": {position}}' --position '$.seq'
+      slackwater receive show ./clicks
+    """
+
+
+def _shared(function: _Function) -> _Function:
+    for option in reversed(
+        [
+            click.option(
+                "--max-message",
+                "max_message",
+                type=click.IntRange(1, 64 * _MIB),
+                default=_MIB,
+                show_default=True,
+                metavar="BYTES",
+                help="Refuse a larger message.",
+            ),
+            click.option(
+                "--max-held",
+                "max_held",
+                type=click.IntRange(1),
+                default=100_000_000,
+                show_default=True,
+                metavar="N",
+                help="Let senders wait when so many messages wait for the pipeline.",
+            ),
+            click.option(
+                "--max-held-bytes",
+                "max_held_bytes",
+                type=click.IntRange(1),
+                default=16 * 1024 * _MIB,
+                show_default=True,
+                metavar="BYTES",
+                help="The same, by size.",
+            ),
+            click.option(
+                "--keep-keys",
+                "keep_keys_s",
+                type=click.IntRange(0, 366 * 86400),
+                default=3600,
+                show_default=True,
+                metavar="SECONDS",
+                help="Know an idempotency key for at least so long, while a receiver runs.",
+            ),
+            json_option,
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+@command.command("http")
+@click.argument("folder", metavar="DIR")
+@click.option(
+    "--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where; port 0 is any free one."
+)
+@click.option(
+    "--max-body",
+    "max_body",
+    type=click.IntRange(1, 64 * _MIB),
+    default=8 * _MIB,
+    show_default=True,
+    metavar="BYTES",
+    help="Refuse a larger request.",
+)
+@_shared
+def http(folder: str, listen: str, max_body: int, max_message: int, as_json: bool, **limits: Any) -> int:
+    """Receive POSTs of JSON, or of NDJSON, into DIR.
+
+    The answer 200 comes when all of a request is durable: {"accepted": 2, "first": 7, "last": 8}. With the header
+    Idempotency-Key a request may be sent again. 400 and 413: nothing of it was taken; 429: wait. Where
+    SLACKWATER_RECEIVE_TOKEN is set, senders say Authorization: Bearer TOKEN. Ctrl-C or SIGTERM ends it cleanly.
+
+    \b
+    Examples:
+      slackwater receive http ./clicks
+      slackwater receive http ./clicks --listen 0.0.0.0:8080 --max-held-bytes 1073741824
+      curl --json '{"id": 1}' -H 'Idempotency-Key: 1' http://127.0.0.1:8080
+    """
+    with _extra():
+        import uvicorn  # noqa: F401, PLC0415
+
+        from ..receive import http as receiver  # noqa: PLC0415
+
+    token = os.environ.get(_TOKEN_VARIABLE) or None
+    host, port = receiver.parse_listen(listen)
+    log_to_stderr()
+    with receiver.open_socket(host, port, token=token) as listening:
+        inbox = _open(folder, limits)
+        told = receiver.HttpLimits(max_body_bytes=max_body, max_message_bytes=max_message)
+        at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        number = receiver.serve(
+            inbox, listening, told, token=token, ready=lambda: note(f"receiving at {at} into {folder}")
+        )
+    return _end(inbox, number, as_json)
+
+
+@command.command("ws")
+@click.argument("folder", metavar="DIR")
+@click.argument("url")
+@click.option(
+    "--subscribe",
+    multiple=True,
+    metavar="MESSAGE",
+    help="Say this when connected; {position} is that of the newest message. May be given more than once.",
+)
+@click.option("--position", "path", metavar="PATH", help="Where a message has its position, like '$.seq'.")
+@click.option(
+    "--first-position",
+    "first_position",
+    default="0",
+    show_default=True,
+    metavar="TEXT",
+    help="What {position} is before the first message.",
+)
+@_shared
+def ws(
+    folder: str,
+    url: str,
+    *,
+    subscribe: tuple[str, ...],
+    path: str | None,
+    first_position: str,
+    max_message: int,
+    as_json: bool,
+    **limits: Any,
+) -> int:
+    """Receive what a WebSocket server at URL sends, into DIR.
+
+    It connects again after every break, and says {position} in --subscribe or in the URL, so that a server that can
+    go on from there does; a message that comes twice is kept once. Where SLACKWATER_RECEIVE_TOKEN is set, it
+    is sent as Authorization: Bearer TOKEN. Ctrl-C or SIGTERM ends it cleanly.
+
+    \b
+    Examples:
+      slackwater receive ws ./trades wss://example.com/feed
+      slackwater receive ws ./trades wss://example.com/feed --subscribe '{"after": {position}}' --position '$.seq'
+    """
+    with _extra():
+        import websockets  # noqa: F401, PLC0415
+
+        from ..receive import websocket as receiver  # noqa: PLC0415
+
+    subscription = receiver.Subscription(
+        url=receiver.check_url(url),
+        subscribe=subscribe,
+        position=receiver.parse_path(path) if path is not None else None,
+        first_position=first_position,
+        max_message_bytes=max_message,
+        token=os.environ.get(_TOKEN_VARIABLE) or None,
+    )
+    log_to_stderr()
+    inbox = _open(folder, limits)
+    address = receiver.without_secrets(url)
+    number = receiver.follow(inbox, subscription, ready=lambda: note(f"receiving from {address} into {folder}"))
+    return _end(inbox, number, as_json)
+
+
+@command.command("show")
+@click.argument("folder", metavar="DIR")
+@json_option
+def show(folder: str, as_json: bool) -> None:
+    """Show what DIR holds: positions, what is covered, what was refused, and when nothing was received.
+
+    \b
+    Examples:
+      slackwater receive show ./clicks
+      slackwater receive show ./clicks --json
+    """
+    from pathlib import Path  # noqa: PLC0415
+
+    with _extra():
+        from ..incremental.inbox_reader import report  # noqa: PLC0415
+
+        found = report(Path(folder))
+    if as_json:
+        print_json(_facts(found))
+    else:
+        _print(found)
+
+
+def _open(folder: str, limits: dict[str, Any]) -> Inbox:
+    from pathlib import Path  # noqa: PLC0415
+
+    with _extra():
+        from ..incremental.inbox import Inbox, Limits  # noqa: PLC0415
+
+        wanted = Limits(
+            max_messages=limits["max_held"], max_bytes=limits["max_held_bytes"], keep_keys_s=limits["keep_keys_s"]
+        )
+        return Inbox(Path(folder), wanted)
+
+
+def _end(inbox: Inbox, number: int | None, as_json: bool) -> int:
+    known = inbox.description
+    if as_json:
+        name = signal.Signals(number).name if number else None
+        print_json({"inbox": known.uid, "position": known.last, "dropped": known.dropped, "stopped_by": name})
+    else:
+        note(f"ended cleanly at position {known.last}; {count(known.last - known.dropped, 'message')} held")
+    return INTERRUPTED if number == signal.SIGINT else 0
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        from ..errors import Unsupported  # noqa: PLC0415
+
+        raise Unsupported(
+            f"receivers need {error.name}", code="receive.no_library", hint="pip install 'slackwater[receive]'"
+        ) from None
+
+
+def _facts(found: Report) -> dict[str, Any]:
+    known = found.description
+    return {
+        "inbox": known.uid,
+        "position": known.last,
+        "dropped": known.dropped,
+        "covered": found.covered,
+        "held": known.last - known.dropped,
+        "held_bytes": known.total_bytes - known.dropped_bytes,
+        "keys": known.keys - known.keys_dropped,
+        "refused": {"garbage": known.garbage, "oversized": known.oversized},
+        "repeated": known.repeated,
+        "upstream_position": known.token,
+        "alive_at_ms": known.alive_at_ms,
+        "away": known.away,
+        "gap_count": known.gaps,
+        "gaps": [
+            {"from_ms": gap.from_ms, "to_ms": gap.to_ms, "after": gap.after, "why": gap.why} for gap in found.gaps
+        ],
+    }
+
+
+def _print(found: Report) -> None:
+    known = found.description
+    alive = (
+        "never"
+        if known.alive_at_ms is None
+        else f"{format_time(known.alive_at_ms)} ({format_age(known.alive_at_ms)} ago)"
+    )
+    print_fields(
+        {
+            "inbox": known.uid,
+            "position": str(known.last),
+            "covered": "nothing yet" if found.covered is None else str(found.covered),
+            "held": f"{count(known.last - known.dropped, 'message')}, "
+            f"{format_size(known.total_bytes - known.dropped_bytes)}",
+            "keys": str(known.keys - known.keys_dropped),
+            "refused": f"{known.garbage} garbage, {known.oversized} oversized",
+            "repeated": str(known.repeated),
+            "upstream": known.token if known.token is not None else "no position",
+            "last alive": alive + (f"; {known.away}" if known.away else ""),
+            "gaps": str(known.gaps),
+        }
+    )
+    if found.gaps:
+        print()
+        print_table(
+            ["FROM", "TO", ">AFTER", "WHY"],
+            [[format_time(gap.from_ms), format_time(gap.to_ms), str(gap.after), gap.why] for gap in found.gaps[-20:]],
+        )

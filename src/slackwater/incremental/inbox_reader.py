@@ -1,0 +1,141 @@
+"""Read an inbox beside its receiver: every message of a range, or an error, never fewer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from ..errors import Corrupt, NotFound, SlackwaterError
+from ..formats import inbox as documents
+from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, Gap, Published
+from ..settings import MIB
+from . import inbox_layout as layout
+from .documents import read_document
+from .rocks import Rocks
+
+_CHUNK_MESSAGES = 10_000
+_CHUNK_BYTES = 4 * MIB
+# The receiver's files move under a reader, who then sees a part: for so long it looks again.
+_PATIENCE_S = 5.0
+
+
+class Message(NamedTuple):
+    position: int
+    received_at_ms: int
+    content: bytes
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What an inbox holds, for people and tools."""
+
+    description: Description
+    covered: int | None
+    gaps: list[Gap]
+
+
+def read_published(folder: Path) -> Published:
+    """Read how far the receiver lets readers read."""
+    return documents.decode(read_document(folder / PUBLISHED_FILE), Published)
+
+
+def read_covered(folder: Path) -> Covered | None:
+    """Read how far a pipeline lets the receiver drop."""
+    try:
+        return documents.decode(read_document(folder / COVERED_FILE), Covered)
+    except NotFound:
+        return None
+
+
+def check_range(folder: Path, published: Published, inbox: str, begin: int, end: int | None = None) -> None:
+    """Refuse another inbox than the one that was read before, and what is not there (any more)."""
+    if published.inbox != inbox:
+        raise Corrupt(
+            f"the inbox in {folder} is {published.inbox}, and {inbox} was read from there before",
+            code="inbox.swapped",
+            hint="put back the folder that was there, or begin the pipeline anew under another queryName",
+        )
+    if begin < published.dropped:
+        raise NotFound(
+            f"messages from {begin + 1} on are asked of the inbox in {folder}, and it has dropped those up to "
+            f"{published.dropped}",
+            code="inbox.dropped",
+            hint="restore the folder from a copy that has them; no checkpoint that needed them was live",
+        )
+    if max(begin, end or 0) > published.position:
+        raise Corrupt(
+            f"the inbox in {folder} ends at {published.position}, and was read up to {max(begin, end or 0)} before",
+            code="inbox.went_back",
+            hint="put back the folder that was there; this is an older copy of it",
+        )
+
+
+def read_messages(folder: Path, inbox: str, begin: int, end: int) -> Iterator[list[Message]]:
+    """Read the messages after ``begin`` up to ``end``, chunk by chunk, with no position left out."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while begin < end:
+        try:
+            with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
+                for chunk in _chunks(rocks, inbox, begin, end):
+                    yield chunk
+                    begin, deadline = chunk[-1].position, time.monotonic() + _PATIENCE_S
+        except SlackwaterError as error:
+            if isinstance(error, NotFound) or error.code == "inbox.swapped" or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def _chunks(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[Message]]:
+    description = _describe(rocks)
+    published = Published(inbox=description.uid, position=max(description.last, end), dropped=description.dropped)
+    check_range(rocks.folder.parent, published, inbox, begin)
+    chunk: list[Message] = []
+    size_bytes = 0
+    for key, data in rocks.scan(layout.message_key(begin + 1), layout.message_key(end + 1)):
+        if layout.parse_number(key) != begin + 1:
+            break
+        begin += 1
+        received_at_ms, _, content = layout.decode_message(data)
+        chunk.append(Message(begin, received_at_ms, content))
+        size_bytes += len(content)
+        if len(chunk) >= _CHUNK_MESSAGES or size_bytes >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk
+    if begin != end:
+        raise Corrupt(
+            f"the inbox in {rocks.folder.parent} has no message {begin + 1}, and should have all up to {end}",
+            code="inbox.incomplete",
+            hint="restart its receiver, which says what is damaged; restore the folder from a copy",
+        )
+
+
+def report(folder: Path) -> Report:
+    """Read what an inbox holds, beside its receiver or without one."""
+    read_published(folder)  # says that there is none, before RocksDB does
+    deadline = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
+                description = _describe(rocks)
+                found = rocks.scan(layout.gap_key(0), layout.gap_key(description.gaps))
+                gaps = [documents.decode(data, Gap) for _, data in found]
+            break
+        except SlackwaterError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+    covered = read_covered(folder)
+    return Report(description=description, covered=covered.position if covered else None, gaps=gaps)
+
+
+def _describe(rocks: Rocks) -> Description:
+    (stored,) = rocks.get([layout.DESCRIPTION])
+    if stored is None:
+        raise layout.not_an_inbox(rocks.folder)
+    return documents.decode(stored, Description)
