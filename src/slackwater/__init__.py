@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 
 if TYPE_CHECKING:
+    from .incremental.config import CheckpointConfig
+    from .incremental.opening import open_keyed
     from .library import open_pipeline
     from .pipeline.adopt import adopt
     from .pipeline.repair import plan_repair, repair
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from .pipeline.sinks.files import FileSink
     from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
+    from .pipeline.sources.inbox import inbox
+    from .pipeline.tables.feeds import FileFeed
+    from .pipeline.tables.table import table
     from .pipeline.writer import writeStream
     from .settings import Settings
     from .spark.session import session
@@ -23,9 +28,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointConfig",
     "Conflict",
     "Corrupt",
     "DeltaSink",
+    "FileFeed",
     "FileSink",
     "FunctionSink",
     "InvalidInput",
@@ -35,6 +42,8 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "inbox",
+    "open_keyed",
     "open_pipeline",
     "plan_repair",
     "plan_rollback",
@@ -42,16 +51,21 @@ __all__ = [
     "repair",
     "rollback",
     "session",
+    "table",
     "writeStream",
 ]
 
 # Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake.
 _LAZY = {
+    "CheckpointConfig": ".incremental.config",
     "DeltaSink": ".pipeline.sinks.delta",
+    "FileFeed": ".pipeline.tables.feeds",
     "FileSink": ".pipeline.sinks.files",
     "FunctionSink": ".pipeline.sinks.function",
     "Settings": ".settings",
     "adopt": ".pipeline.adopt",
+    "inbox": ".pipeline.sources.inbox",
+    "open_keyed": ".incremental.opening",
     "open_pipeline": ".library",
     "plan_repair": ".pipeline.repair",
     "plan_rollback": ".pipeline.rollback",
@@ -59,6 +73,7 @@ _LAZY = {
     "repair": ".pipeline.repair",
     "rollback": ".pipeline.rollback",
     "session": ".spark.session",
+    "table": ".pipeline.tables.table",
     "writeStream": ".pipeline.writer",
 }
 

@@ -8,7 +8,7 @@ put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -132,6 +132,11 @@ class Checkpointer:
         """The newest state that this driver knows; there is one, because a driver has claimed."""
         return cast(State, self._log.state)
 
+    @property
+    def held(self) -> Collection[str]:
+        """The files of state that the newest checkpoint has stored, and the next one may refer to."""
+        return self._holdings.keys()
+
     def checkpoint(self, cut: Cut, attempt: Attempt, *, captured_ms: int = 0) -> Report:
         """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""
         clock = _Stopwatch(self._world, captured_ms)
@@ -175,6 +180,10 @@ class Checkpointer:
             durations_ms=clock.laps_ms,
             objects=references(document),
         )
+
+    def store_all_again(self) -> None:
+        """Let the next checkpoint refer to nothing that older ones have stored."""
+        self._holdings = {}
 
     def note_deleted(self, epochs: Iterable[int]) -> None:
         """Say with the next record that the bytes of these retired epochs are gone."""

@@ -25,7 +25,7 @@ from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailabl
 from .fallback import recover
 from .formats.changes import Claim
 from .formats.layout import format_name
-from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition, is_of_program
+from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition, kind_of
 from .formats.states import Savepoint
 from .inspect.pipelines import join_url
 from .labels import create_label
@@ -427,11 +427,13 @@ def _refuse_foreign(store: Store, log: Log, name: str) -> None:
 
 
 def _check_ours(manifest: Manifest, name: str) -> None:
-    if not is_of_program(manifest):
+    if (kind := kind_of(manifest)) != "program":
+        whose = {"spark": "Spark's", "keyed": "a keyed state's"}.get(kind, "copied in")
         raise Unsupported(
-            f"the checkpoints of {manifest.pipeline!r} are not a program's: Spark's, or copied in",
+            f"the checkpoints of {manifest.pipeline!r} are not a program's: they are {whose}",
             code="library.foreign",
-            hint="start it with sw.writeStream, or choose another name; slackwater show URL says what it holds",
+            hint=("open it with sw.open_keyed" if kind == "keyed" else "start it with sw.writeStream")
+            + ", or choose another name; slackwater show URL says what it holds",
         )
     recovery.refuse_renamed(manifest, name)
 

@@ -131,6 +131,6 @@ def _is_inside(target: Path, store_url: str) -> bool:
 
 def _whose(manifest: Manifest) -> str | None:
     """Say whose checkpoint it is; None for Spark's, the only one that Spark can start from."""
-    from ..formats.manifest import is_of_program  # noqa: PLC0415
+    from ..formats.manifest import kind_of  # noqa: PLC0415
 
-    return "copied in" if manifest.origin is not None else "a program's" if is_of_program(manifest) else None
+    return {"copied": "copied in", "program": "a program's", "keyed": "a keyed state's"}.get(kind_of(manifest))

@@ -9,11 +9,13 @@ from msgspec import Meta
 
 from ..errors import Corrupt, InvalidInput, Unsupported
 from . import sealed
-from .ids import Count, Name
+from .ids import CheckpointId, Count, Name, RandomId
 
 VERSION: Final = 1
 # Beside the tables of a keyed state in a checkpoint.
 DESCRIPTION_FILE = "state.json"
+# In a working directory, the folder that holds the folders of keyed states.
+FOLDER = "keyed"
 MAX_DESCRIPTION_BYTES = 1024 * 1024
 
 
@@ -33,10 +35,35 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     version: Literal[1] = VERSION
 
 
-T = TypeVar("T", Description, Snapshot)
+class Lineage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which checkpoint of which pipeline a database goes on from, and which one it was last cut for.
+
+    The attempt is written before its checkpoint can count: so a checkpoint contains its own id, and a database tells
+    whether the newest one is its own.
+    """
+
+    uid: RandomId
+    base_id: CheckpointId | None
+    base_epoch: Count
+    attempt_id: CheckpointId | None
+    version: Literal[1] = VERSION
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the manifest of a keyed pipeline's checkpoint has no field for. The manifest has its digest."""
+
+    key_count: Count
+    wal_position: Count
+    watermark_ms: Count | None
+    version: Literal[1] = VERSION
+
+
+T = TypeVar("T", Description, Snapshot, Lineage, Figures)
 
 _decoder = msgspec.json.Decoder(Description)
 _snapshot_decoder = msgspec.json.Decoder(Snapshot)
+_lineage_decoder = msgspec.json.Decoder(Lineage)
+_figures_decoder = msgspec.json.Decoder(Figures)
 
 
 def encode_description(description: Description) -> bytes:
@@ -59,6 +86,22 @@ def decode_description(data: bytes) -> Description:
 
 def decode_snapshot(data: bytes) -> Snapshot:
     return _decode(data, _snapshot_decoder)
+
+
+def encode_lineage(lineage: Lineage) -> bytes:
+    return _encode(lineage, _lineage_decoder)
+
+
+def decode_lineage(data: bytes) -> Lineage:
+    return _decode(data, _lineage_decoder)
+
+
+def encode_figures(figures: Figures) -> bytes:
+    return _encode(figures, _figures_decoder)
+
+
+def decode_figures(data: bytes) -> Figures:
+    return _decode(data, _figures_decoder)
 
 
 def _encode(document: T, decoder: msgspec.json.Decoder[T]) -> bytes:
@@ -91,3 +134,8 @@ def _decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
             code="keyed.unknown_version",
             hint="use the release that wrote it, or a newer one",
         ) from None
+
+
+def is_keyed(path: str) -> bool:
+    """Tell the files of keyed states from Spark's."""
+    return path.startswith(f"{FOLDER}/")

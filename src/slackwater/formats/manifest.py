@@ -23,11 +23,15 @@ from .query import Query
 VERSION: Final = 3
 # The file in which a program that is not Spark keeps its offsets, beside its state.
 OFFSETS_FILE = "offsets.json"
+# The file in which a keyed pipeline keeps its figures, beside its tables.
+KEYED_FILE = "metadata.json"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 Index = Annotated[int, Meta(ge=0, le=1_000_000)]
 # A SHA-256 of which a manifest may have thousands: that their digits are such is looked at for all of them together.
 Digest = Annotated[str, Meta(min_length=64, max_length=64)]
+# Whose a checkpoint is: a Spark query's, a program's, a keyed pipeline's, or another system's.
+Kind = Literal["spark", "program", "keyed", "copied"]
 # A whole number that may be negative or past 2^53 - 1, as text.
 WideNumber = Annotated[str, Meta(pattern=r"^(0|-?[1-9][0-9]{0,19})\Z")]
 
@@ -309,9 +313,12 @@ def decode_inline(file: File) -> bytes:
     return data
 
 
-def is_of_program(manifest: Manifest) -> bool:
-    """Tell the checkpoint of a program from one of Spark's: Spark keeps its offsets in a folder."""
-    return any(file.path == OFFSETS_FILE for file in manifest.files)
+def kind_of(manifest: Manifest) -> Kind:
+    """Tell whose checkpoint it is. Spark keeps its offsets in a folder, and nothing in files of these names."""
+    if manifest.origin is not None:
+        return "copied"
+    paths = {file.path for file in manifest.files}
+    return "program" if OFFSETS_FILE in paths else "keyed" if KEYED_FILE in paths else "spark"
 
 
 def references(manifest: Manifest) -> frozenset[str]:

@@ -15,9 +15,12 @@ from ..errors import Corrupt, InvalidInput, Unsupported
 from ..formats.keyed import (
     DESCRIPTION_FILE,
     Description,
+    Lineage,
     Snapshot,
     decode_description,
+    decode_lineage,
     encode_description,
+    encode_lineage,
     encode_snapshot,
 )
 from ..settings import KIB, MIB
@@ -28,6 +31,7 @@ MAX_KEY_BYTES = 64 * KIB
 MAX_VALUE_BYTES = 16 * MIB
 # Beyond every virtual node's prefix: what is known of the state as a whole.
 _DESCRIPTION = b"\xff\xffstate"
+_LINEAGE = b"\xff\xfflineage"
 _NEW = Description(vnode_count=VNODE_COUNT, key_count=0, watermark_ms=None, offsets={})
 
 
@@ -92,6 +96,17 @@ class KeyedState:
     @property
     def description(self) -> Description:
         return self._description
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """Which checkpoint it goes on from; None when no pipeline has it."""
+        (stored,) = self._rocks.get([_LINEAGE])
+        return decode_lineage(stored) if stored else None
+
+    def note_lineage(self, lineage: Lineage) -> None:
+        """Make durable which checkpoint it goes on from, and which is being made of it."""
+        changes = [(_LINEAGE, encode_lineage(lineage)), (_DESCRIPTION, encode_description(self._description))]
+        self._rocks.write(changes)
 
     def get(self, key: bytes) -> bytes | None:
         return self.get_many([key])[0]

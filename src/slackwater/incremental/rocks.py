@@ -42,7 +42,7 @@ class Rocks:
             return
         with _translated(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock(folder)
+            self._lock = lock_folder(folder)
         try:
             with _translated(folder):
                 _cut_torn_write(folder)
@@ -158,7 +158,7 @@ def _options() -> Options:
     return options
 
 
-def _lock(folder: Path) -> BinaryIO:
+def lock_folder(folder: Path) -> BinaryIO:
     """Lock a folder until the file is closed, before its log is looked at; RocksDB's own lock comes only after that."""
     lock = open(folder / _LOCK, "ab")  # noqa: SIM115 - it is held for as long as the database is open
     try:

@@ -12,8 +12,9 @@ import msgspec
 
 from ..artifacts import Holdings
 from ..errors import Corrupt, InvalidInput, Unavailable, Unsupported
+from ..formats.keyed import is_keyed
 from ..formats.layout import check_path
-from ..formats.manifest import Manifest, is_of_program
+from ..formats.manifest import Manifest, kind_of
 from ..recovery import restore
 from ..settings import Settings
 from ..store import Store
@@ -22,6 +23,7 @@ from .checkpoint_files import OperatorMetadata, decode_operator
 
 _NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _unfinished: set[Path] = set()
+_WHOSE = {"program": "a program without Spark", "keyed": "a keyed state without Spark"}
 
 
 def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> Holdings:
@@ -36,8 +38,8 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
 
 def refuse_foreign(manifest: Manifest) -> None:
     """Refuse a checkpoint that is not Spark's."""
-    if manifest.origin is not None or is_of_program(manifest):
-        whose = f"was copied in from {manifest.origin.format}" if manifest.origin else "is of a program without Spark"
+    if (kind := kind_of(manifest)) != "spark":
+        whose = f"was copied in from {manifest.origin.format}" if manifest.origin else f"is of {_WHOSE[kind]}"
         raise Unsupported(
             f"checkpoint {manifest.checkpoint_id} {whose}: no Spark query can go on from it",
             code="hydrate.foreign",
@@ -109,6 +111,7 @@ def check_structure(directory: Path, manifest: Manifest) -> None:
     named = {
         name: [(p.partition, p.path, p.version, p.unique_id, p.size_bytes) for p in operator.partitions]
         for name, operator in manifest.operators.items()
+        if not all(is_keyed(p.path) for p in operator.partitions)
     }
     if found != named:
         wrong = min(name for name in found.keys() | named.keys() if found.get(name) != named.get(name))
@@ -117,7 +120,8 @@ def check_structure(directory: Path, manifest: Manifest) -> None:
             code="hydrate.state_differs",
             hint="slackwater verify URL --read-data",
         )
-    if {file.path for file in cut.files} != {file.path for file in manifest.files}:
+    # Reference tables lie beside; who opens them checks them.
+    if {file.path for file in cut.files} != {file.path for file in manifest.files if not is_keyed(file.path)}:
         raise Corrupt(
             f"the files that were restored are not those that checkpoint {manifest.checkpoint_id} names",
             code="hydrate.files_differ",

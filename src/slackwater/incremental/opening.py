@@ -1,0 +1,207 @@
+"""Opening a keyed pipeline: its local database goes on, or the newest checkpoint is restored where there is none.
+
+lock ─ look at the local database ─ claim ─ go on with it, or restore the head, every byte verified
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+
+from .. import recovery
+from ..artifacts import Held
+from ..checkpointer import release_failed
+from ..errors import Conflict, Corrupt, Unsupported
+from ..fallback import recover
+from ..formats.changes import Claim
+from ..formats.keyed import Lineage
+from ..formats.manifest import Manifest, kind_of, references
+from ..inspect.pipelines import pipeline_name
+from ..log import Log
+from ..recovery import Claimed, Head, redrive, twice
+from ..rewind import load_if_sound
+from ..settings import Settings
+from ..store import Store, open_store
+from ..world import RealWorld
+from .checkpoints import KeyedCheckpoints, Opened, Place
+from .config import CheckpointConfig
+from .cut import operator_of
+from .keyed import KeyedState
+from .local import ROLE, LocalFolder, plan_opening, refuse_opened_elsewhere
+from .metadata import STATE
+
+logger = logging.getLogger("slackwater")
+
+
+def open_keyed(
+    config: CheckpointConfig,
+    *,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    fallback: bool = False,
+) -> KeyedCheckpoints:
+    """Open a keyed pipeline: go on with its local database, or restore the newest checkpoint where there is none.
+
+    The folder is locked and the pipeline claimed: a second writer is a :class:`Conflict`, here or at its next
+    checkpoint. A database that is not the newest one is a conflict, too, and nothing is changed. With ``fallback``, a
+    newest checkpoint that is damaged, and has to be restored, is rolled back to the newest that is sound.
+
+    >>> import tempfile
+    >>> config = CheckpointConfig(tempfile.mkdtemp() + "/counts")
+    >>> with open_keyed(config) as counts:
+    ...     counts.write([(b"a", b"1"), (b"b", b"2")], offsets={"orders": {"row": "2"}})
+    ...     counts.create_checkpoint().epoch
+    ...     counts.put(b"c", b"3")
+    1
+    >>> with open_keyed(config) as counts:
+    ...     counts.get(b"c"), counts.key_count, counts.offsets, counts.epoch
+    (b'3', 3, {'orders': {'row': '2'}}, 1)
+    """
+    config.validate()
+    _need_rocksdb()
+    world = RealWorld()
+    # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
+    settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
+    store = open_store(config.url, settings, **(storage_options or {}))
+    log = Log(store, world, settings)
+    _refuse_foreign(store, log, pipeline_name(config.url))
+    local = LocalFolder(config.folder, world, archive_wal=not config.truncate_wal)
+    place = Place(config=config, settings=settings, world=world, store=store, log=log, local=local)
+    try:
+        found = _look_at(place)
+        claimed = recovery.claim(store, log, world, pipeline=place.name, driver=local.driver, sinks={})
+        try:
+            return KeyedCheckpoints(place, claimed, _go_on(place, found, claimed, fallback=fallback))
+        except BaseException as error:
+            release_failed(log, claimed.state.generation, error)
+            raise
+    except BaseException:
+        local.close()
+        raise
+
+
+def _need_rocksdb() -> None:
+    try:
+        import rocksdict  # noqa: F401, PLC0415 - an extra
+    except ImportError:
+        raise Unsupported(
+            "a keyed state needs RocksDB, which is not installed",
+            code="keyed.not_installed",
+            hint="pip install 'slackwater[keyed]'",
+        ) from None
+
+
+def _look_at(place: Place) -> KeyedState | None:
+    """Open the local database, if it may go on; None when the head is to be restored, or there is nothing yet.
+
+    What is a conflict is one before the claim, which would fence whoever is right.
+    """
+    local, known = place.local, place.log.state
+    if not local.database.exists():
+        return None
+    database = local.open()
+    lineage = database.lineage
+    if lineage is None:
+        if database.key_count:
+            raise Conflict(
+                f"{local.database} holds a keyed state that no pipeline has made",
+                code="keyed.other_pipeline",
+                hint="name another wal_path, or move the folder away",
+            )
+        local.give_way()  # it was begun, and nothing was acknowledged
+        return None
+    if known is None:
+        raise Conflict(
+            f"{local.folder} belongs to a pipeline, and there is none at {place.store.url}",
+            code="keyed.other_pipeline",
+            hint="see that checkpoint_dir is right; or move the folder away, and a new pipeline begins",
+        )
+    if plan_opening(lineage, known, local.folder) == "replace":
+        return None
+    refuse_opened_elsewhere(place.store, known, local)
+    return database
+
+
+def _go_on(place: Place, found: KeyedState | None, claimed: Claimed, *, fallback: bool) -> Opened:
+    """Go on with the local database that was found, or restore the head, now that the pipeline is claimed."""
+    state, local = claimed.state, place.local
+    # A tool may have rolled back since it was looked at.
+    if found is not None and plan_opening(cast(Lineage, found.lineage), state, local.folder) == "keep":
+        return _hold(place, claimed, found) if state.head else Opened(state=found, held={})
+    if state.head is None:
+        return Opened(state=local.begin(state.uid), held={})
+
+    def receive(manifest: Manifest) -> dict[str, Held]:
+        _check_ours(manifest, place.name)
+        return local.receive(place.store, manifest, place.settings)
+
+    agree = _tell_fallback if fallback else None
+    recovered = recover(place.store, place.log, place.world, {}, hydrate=receive, fallback=agree)
+    head, held = cast(tuple[Head, dict[str, Held]], recovered)
+    if local.database.exists():
+        logger.warning("the pipeline was rolled back: %s is replaced by epoch %d", local.database, head.manifest.epoch)
+    base_id, base_epoch = head.manifest.checkpoint_id, head.manifest.epoch
+    database = local.replace(Lineage(uid=state.uid, base_id=base_id, base_epoch=base_epoch, attempt_id=None))
+    return Opened(state=database, held=held, settlement=head.settlement, saved_at=database.wal_position)
+
+
+def _hold(place: Place, claimed: Claimed, found: KeyedState) -> Opened:
+    """Tell what the head holds of the local database, without reading it: a checkpoint refers to tables by name."""
+    try:
+        head = twice(lambda: cast(Head, redrive(place.store, place.log, claimed.state, {})))
+        manifest = head.manifest
+        if missing := references(manifest) - set(claimed.survey.keys):
+            raise Corrupt(f"the object {min(missing)} is not there", code="keyed.head_damaged")
+    except Corrupt as damage:
+        if not place.config.incremental:
+            return Opened(state=found, held={})
+        raise Corrupt(
+            f"the newest checkpoint is damaged, and the next one would refer to it: {damage.message}",
+            code="keyed.head_damaged",
+            hint="the local database is whole: open it with incremental=False, and checkpoint, which stores all of it "
+            "again; or restore the object from a copy",
+        ) from damage
+    (partition,) = manifest.operators[operator_of(STATE)].partitions
+    held = {
+        file.path: Held(manifest.objects[file.object], file.offset, file.sha256, file.size_bytes)
+        for file in partition.files
+        if file.object is not None and file.offset is not None
+    }
+    return Opened(state=found, held=held, settlement=head.settlement, saved_at=partition.version)
+
+
+def _refuse_foreign(store: Store, log: Log, name: str) -> None:
+    """Refuse what is not a keyed pipeline before the claim, which would fence the driver whose it is."""
+    state = log.read()
+    if state is None:
+        return
+    for entry in reversed(state.live):
+        if (manifest := load_if_sound(store, entry)) is not None:
+            _check_ours(manifest, name)
+            return
+    change = log.change
+    if state.head is None and isinstance(change, Claim) and f" {ROLE} " not in change.driver:
+        raise Unsupported(
+            f"the pipeline {name!r} has no checkpoint yet, and is no keyed state's: {change.driver} has claimed it",
+            code="keyed.foreign",
+            hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
+        )
+
+
+def _check_ours(manifest: Manifest, name: str) -> None:
+    if (kind := kind_of(manifest)) != "keyed":
+        whose = {"spark": "Spark's", "program": "a program's"}.get(kind, "copied in")
+        raise Unsupported(
+            f"the checkpoints of {manifest.pipeline!r} are no keyed state's: they are {whose}",
+            code="keyed.foreign",
+            hint=("open it with sw.open_pipeline" if kind == "program" else "start it with sw.writeStream")
+            + ", or choose another name; slackwater show URL says what it holds",
+        )
+    recovery.refuse_renamed(manifest, name)
+
+
+def _tell_fallback(damage: Corrupt, target: Manifest) -> None:
+    logger.warning("the newest checkpoint is damaged (%s): rolling back to epoch %d", damage.message, target.epoch)
