@@ -26,6 +26,7 @@ from .epochs import Epoch, Epochs, StagedBatch
 from .progress import Progress
 from .sinks.function import FunctionSink
 from .sinks.sink import Sink
+from .sources.acknowledge import Acknowledgements
 from .workdir import WorkingDirectory
 
 if TYPE_CHECKING:
@@ -68,9 +69,10 @@ class Coordinator:
         work: WorkingDirectory,
         source_types: Sequence[str],
         ahead: int,
+        acknowledgements: Acknowledgements | None = None,
     ) -> None:
         self.checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
-        self._world, self._sinks = world, sinks
+        self._world, self._sinks, self._acknowledgements = world, sinks, acknowledgements
         self._work, self._source_types = work, source_types
         self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight, ahead=ahead)
         self.progress = Progress(world, checkpointer.state.head, store.requests, lambda: len(self._epochs))
@@ -204,6 +206,10 @@ class Coordinator:
             self._changed.notify_all()
         if error := delete_old(self._store, self._log, self.checkpointer, self._references):
             self.progress.note_error(error)
+        if self._acknowledgements is not None:
+            self._acknowledgements.know(report.checkpoint_id, cut.sources)
+            if error := self._acknowledgements.acknowledge(self.checkpointer.state):
+                self.progress.note_error(error)
         logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
 
     def _attempt(self, epoch: Epoch) -> Attempt:

@@ -29,6 +29,8 @@ from .coordinator import Coordinator
 from .options import Options
 from .query import PipelineQuery, refuse_second, register
 from .sinks.sink import Sink
+from .sources.acknowledge import Acknowledgements, inboxes_of, refuse_others
+from .sources.contracts import contract_of
 from .workdir import WorkingDirectory, working_place
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slackwater")
 
-# Sources whose rows are gone once they were read.
-_NO_REPLAY = {"socket", "textsocket"}
 _DELIVERY = ("at-most-once", "at-least-once", "exactly-once")
 
 
@@ -65,6 +65,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     query: Query
     query_hash: str
     delivery: str
+    inboxes: dict[str, Path]
 
 
 def start(job: Job) -> PipelineQuery:
@@ -109,8 +110,10 @@ def _prepare(job: Job) -> Prepared:
         query=describe_query(job.frame, job.output_mode),
         query_hash=pipeline_hash(job.frame, job.output_mode, kinds),
         delivery=delivery,
+        inboxes=inboxes_of(job.frame),
     )
     _check_query(job, ready)
+    refuse_others(ready.inboxes, ready.log.state.uid if ready.log.state else None)
     return ready
 
 
@@ -150,8 +153,10 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         settlement=head.settlement if head else None,
     )
     delete_old(store, log, checkpointer, references)
+    acknowledgements = Acknowledgements(store, ready.inboxes)
+    acknowledgements.acknowledge(checkpointer.state)
     logger.log(
-        logging.INFO if ready.delivery == "exactly once" else logging.WARNING,
+        logging.INFO if ready.delivery.startswith("exactly once") else logging.WARNING,
         "pipeline %s, generation %d: %s in %d ms; swept %d leftovers; delivery is %s",
         job.name,
         claimed.state.generation,
@@ -171,6 +176,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         work=work,
         source_types=ready.sources,
         ahead=micro_batches_ahead(job.frame.sparkSession),
+        acknowledgements=acknowledgements,
     )
 
 
@@ -215,14 +221,22 @@ def _start_spark(writer: DataStreamWriter, coordinator: Coordinator, work: Worki
 
 def check_delivery(sources: list[str], sinks: dict[str, Sink], wanted: str | None) -> str:
     """Say the delivery that these sources and sinks really give; refuse a stronger one that was asked for."""
-    lossy = sorted({source for source in sources if source in _NO_REPLAY})
+    contracts = {source: contract_of(source) for source in sorted(sources)}
+    lossy = [source for source, contract in contracts.items() if contract.delivery == "at-most-once"]
     weak = sorted(name for name, sink in sinks.items() if sink.delivery != "exactly-once")
     level = "at-most-once" if lossy else "at-least-once" if weak else "exactly-once"
-    why = f" (the source {lossy[0]} cannot replay)" if lossy else f" (the sink {weak[0]})" if weak else ""
+    if lossy:
+        why = f" (the source {lossy[0]} {contracts[lossy[0]].why})"
+    elif weak:
+        why = f" (the sink {weak[0]})"
+    else:
+        why = "".join(f" {said}" for said in sorted({contract.why for contract in contracts.values()} - {""}))
     if wanted is not None and _DELIVERY.index(wanted) > _DELIVERY.index(level):
         raise Unsupported(
             f"this pipeline delivers {level}{why}, not {wanted}",
             code="delivery.weaker",
-            hint="use a source that can replay" if lossy else "write through sw.DeltaSink or sw.FileSink",
+            hint="use a source that can replay, or a receiver: slackwater receive --help"
+            if lossy
+            else "write through sw.DeltaSink or sw.FileSink",
         )
     return level.replace("-", " ") + why

@@ -1,0 +1,1 @@
+"""Sources: what they promise, and those that are ours."""
