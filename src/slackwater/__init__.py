@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
     from .pipeline.sources.inbox import inbox
-    from .pipeline.sources.inbox import inbox
     from .pipeline.tables.feeds import FileFeed
     from .pipeline.tables.table import table
     from .pipeline.writer import writeStream
@@ -44,7 +43,6 @@ __all__ = [
     "Unsupported",
     "adopt",
     "inbox",
-    "inbox",
     "open_keyed",
     "open_pipeline",
     "plan_repair",
@@ -66,7 +64,6 @@ _LAZY = {
     "FunctionSink": ".pipeline.sinks.function",
     "Settings": ".settings",
     "adopt": ".pipeline.adopt",
-    "inbox": ".pipeline.sources.inbox",
     "inbox": ".pipeline.sources.inbox",
     "open_keyed": ".incremental.opening",
     "open_pipeline": ".library",

@@ -11,6 +11,7 @@ import pytest
 import slackwater as sw
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.pipeline.coordinator import Coordinator
+from slackwater.pipeline.tables.versions import Tables
 from slackwater.pipeline.workdir import WorkingDirectory
 from tests.pipelines import Driver, FolderSink
 
@@ -60,6 +61,7 @@ def fail(root: Path, error: Exception, *, fenced: bool) -> BaseException | None:
         settings=driver.settings,
         sinks={"totals": FailingSink(root / "lake", error)},
         work=WorkingDirectory(root / "run"),
+        tables=Tables({}, WorkingDirectory(root / "run")),
         source_types=["rate"],
         ahead=1,
     )

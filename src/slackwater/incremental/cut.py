@@ -7,22 +7,16 @@ from pathlib import Path
 
 from ..artifacts import CutFile, CutOperator, CutPartition
 from ..errors import Corrupt
-from ..formats.keyed import DESCRIPTION_FILE, Description, decode_snapshot
+from ..formats.keyed import DESCRIPTION_FILE, FOLDER, Description, decode_snapshot
 from ..formats.layout import format_name
 from .keyed import KeyedState
 
-FOLDER = "keyed"
 _STORE = "rocksdb"
 
 
 def folder_of(name: str) -> str:
     """Tell where the files of a keyed state are in a working directory."""
     return f"{FOLDER}/{format_name(name)}"
-
-
-def is_keyed(path: str) -> bool:
-    """Tell the files of keyed states from Spark's."""
-    return path.startswith(f"{FOLDER}/")
 
 
 def operator_of(name: str) -> str:

@@ -27,6 +27,7 @@ from .progress import Progress
 from .sinks.function import FunctionSink
 from .sinks.sink import Sink
 from .sources.acknowledge import Acknowledgements
+from .tables.versions import Tables
 from .workdir import WorkingDirectory
 
 if TYPE_CHECKING:
@@ -67,13 +68,14 @@ class Coordinator:
         settings: Settings,
         sinks: Mapping[str, Sink],
         work: WorkingDirectory,
+        tables: Tables,
         source_types: Sequence[str],
         ahead: int,
         acknowledgements: Acknowledgements | None = None,
     ) -> None:
         self.checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
         self._world, self._sinks, self._acknowledgements = world, sinks, acknowledgements
-        self._work, self._source_types = work, source_types
+        self._work, self.tables, self._source_types = work, tables, source_types
         self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight, ahead=ahead)
         self.progress = Progress(world, checkpointer.state.head, store.requests, lambda: len(self._epochs))
         self._at_end = ExitStack()
@@ -97,6 +99,7 @@ class Coordinator:
             self._unfinished.add(checkpoint_id)
         staged = None
         try:
+            self.tables.begin(checkpoint_id, micro_batch)
             staged = StagedBatch(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
         except BaseException as error:
             # Spark passes on the text alone; the caller of awaitTermination gets the error itself.
@@ -146,6 +149,8 @@ class Coordinator:
             self._fail(query, error)
         finally:
             _await_end(query)
+            self.tables.close()
+            self.failure = self.failure or self.tables.error
             self._finish()
             self._work.remove()
             with self._changed:
@@ -196,9 +201,11 @@ class Coordinator:
         self._unfinished.discard(epoch.checkpoint_id)
         requests, began = self._store.requests.snapshot(), self._world.monotonic()
         cut = capture(self._work.checkpoint, epoch.last, self._source_types)
+        cut = self.tables.add(cut, epoch.checkpoint_id, self.checkpointer.held)
         captured_ms = round(1000 * (self._world.monotonic() - began))
         report = self.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
         self._references.know(report.checkpoint_id, report.objects)
+        self.tables.settle(epoch.checkpoint_id, epoch.last)
         # Its files are stored: Spark may clean them up now.
         with self._changed:
             self._epochs.settle()
@@ -245,7 +252,12 @@ class Coordinator:
                 error.__cause__, self.failure = self.failure, error
             self.failure = self.failure or error
 
-    # --- for the handle
+    # --- for the handle, and for tables
+
+    def has_open_epoch(self) -> bool:
+        """Tell whether the next micro-batch may belong to an epoch that has begun."""
+        with self._changed:
+            return self._epochs.is_open
 
     def stop(self) -> None:
         """Let no further micro-batch begin; wake one that waits, and close the open epoch."""

@@ -65,6 +65,10 @@ class Epochs:
     def __len__(self) -> int:
         return len(self.closed) + (self._open is not None)
 
+    @property
+    def is_open(self) -> bool:
+        return self._open is not None
+
     def has_room(self, micro_batch: int, now: float) -> bool:
         """Say whether this micro-batch may be staged now."""
         self.close_due(now)

@@ -31,6 +31,8 @@ from .query import PipelineQuery, refuse_second, register
 from .sinks.sink import Sink
 from .sources.acknowledge import Acknowledgements, inboxes_of, refuse_others
 from .sources.contracts import contract_of
+from .tables.table import tables_of
+from .tables.versions import Tables
 from .workdir import WorkingDirectory, working_place
 
 if TYPE_CHECKING:
@@ -76,12 +78,15 @@ def start(job: Job) -> PipelineQuery:
     began = world.monotonic()
     claimed = recovery.claim(store, log, world, pipeline=job.name, driver=this_process(), sinks=job.sinks)
     work: WorkingDirectory | None = None
+    coordinator: Coordinator | None = None
     try:
         jvm_pid = job.frame.sparkSession.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
         work = WorkingDirectory.make(ready.place, claimed.state.generation, jvm_pid)
         coordinator = _resume(job, ready, claimed, work, began)
         running = _start_spark(job.writer, coordinator, work)
     except BaseException as error:
+        if coordinator is not None:
+            coordinator.tables.close()
         if work is not None:
             work.remove()
         release_failed(log, claimed.state.generation, error)
@@ -174,6 +179,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         settings=settings,
         sinks=job.sinks,
         work=work,
+        tables=Tables(tables_of(job.frame), work),
         source_types=ready.sources,
         ahead=micro_batches_ahead(job.frame.sparkSession),
         acknowledgements=acknowledgements,
@@ -216,6 +222,7 @@ def _describe(head: recovery.Head | None) -> str:
 
 
 def _start_spark(writer: DataStreamWriter, coordinator: Coordinator, work: WorkingDirectory) -> StreamingQuery:
+    coordinator.tables.start(coordinator.has_open_epoch)
     return writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri()).start()
 
 

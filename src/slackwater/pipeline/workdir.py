@@ -56,9 +56,19 @@ class WorkingDirectory:
 
 def working_place(given: str | None, store_url: str, pipeline: str) -> Path:
     """Find or make the folder that holds this pipeline's working directories."""
+    root = working_root(given)
+    place = root / f"{format_name(pipeline)}-{hashlib.sha256(store_url.encode()).hexdigest()[:12]}"
+    try:
+        place.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unusable(root, error) from None
+    return place.resolve()
+
+
+def working_root(given: str | None = None) -> Path:
+    """Find or make the folder that holds everything that is disposable."""
     chosen = given or os.environ.get(VARIABLE)
     root = Path(chosen).expanduser() if chosen else Path(tempfile.gettempdir()) / f"slackwater-{os.getuid()}"
-    place = root / f"{format_name(pipeline)}-{hashlib.sha256(store_url.encode()).hexdigest()[:12]}"
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = root.lstat()
@@ -71,11 +81,7 @@ def working_place(given: str | None, store_url: str, pipeline: str) -> Path:
             code="workdir.foreign",
             hint=f'set .option("workdir", …) or {VARIABLE} to a folder of your own',
         )
-    try:
-        place.mkdir(exist_ok=True, mode=0o700)
-    except OSError as error:
-        raise _unusable(root, error) from None
-    return place.resolve()
+    return root.resolve()
 
 
 def _unusable(folder: Path, error: OSError) -> InvalidInput:

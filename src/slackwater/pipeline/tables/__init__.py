@@ -1,0 +1,1 @@
+"""Reference tables: kept current by a feed, looked up by a stream, checkpointed with it."""

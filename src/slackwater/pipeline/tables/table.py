@@ -1,0 +1,137 @@
+"""A reference table as the user sees it: ``join`` and ``dataframe``."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from ...errors import InvalidInput
+from ...incremental.vnodes import VNODE_COUNT
+from ..workdir import working_root
+from .feeds import Feed
+from .lookup import make_lookup, plan_name, version_of_task
+from .rows import RowCodec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_PARTITIONS = 8
+_ROWS = 10_000
+_made: dict[str, Table] = {}
+
+
+def table(name: str, *, key: str | Sequence[str], schema: str | StructType, feed: Feed) -> Table:
+    """Make a table that a pipeline keeps current from a feed of changes, and checkpoints with its stream.
+
+    ``key`` names the columns that tell rows apart, ``schema`` all columns, as for ``spark.read.schema``. The pipeline
+    whose query uses it finds it by its name, which stays the same from run to run.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"{name!r:.100} cannot be the name of a table",
+            code="table.bad_name",
+            hint="use letters, digits and underscores, up to 64, not a digit first",
+        )
+    if not hasattr(feed, "read"):
+        raise InvalidInput(
+            f"the table {name!r} is given {feed!r:.100}, which is no feed",
+            code="table.bad_feed",
+            hint="feed=sw.FileFeed(DIR)",
+        )
+    types = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    made = Table(
+        name,
+        RowCodec(name, to_arrow_schema(types, timezone="UTC"), [key] if isinstance(key, str) else key),
+        types,
+        feed,
+    )
+    _made[name] = made
+    return made
+
+
+class Table:
+    """A reference table. Within a micro-batch, and a checkpoint, all that reads it sees one version."""
+
+    def __init__(self, name: str, codec: RowCodec, types: StructType, feed: Feed) -> None:
+        self.name, self.codec, self.types, self.feed = name, codec, types, feed
+        # Where executors find which version a micro-batch reads: it is in the query's plan, so it comes before the run.
+        self.room = Path(tempfile.mkdtemp(prefix=f"table-{name}-", dir=working_root(None)))
+
+    def join(self, frame: DataFrame, on: str | Sequence[str] | None = None, how: str = "inner") -> DataFrame:
+        """Join a stream with the table's row of the same key; ``on`` names the stream's columns, if not as the key's.
+
+        ``how`` is ``inner`` or ``left``. A watermark does not pass through: call ``withWatermark`` on the result.
+        """
+        columns = self.codec.key if on is None else [on] if isinstance(on, str) else list(on)
+        if how not in ("inner", "left"):
+            raise InvalidInput(f"a table is joined inner or left, not {how!r:.50}", code="table.bad_join")
+        if len(columns) != len(self.codec.key) or not set(columns) <= set(frame.columns):
+            raise InvalidInput(
+                f"the table {self.name!r} is joined on its key ({', '.join(self.codec.key)}), not on {columns!r:.100}",
+                code="table.bad_join",
+                hint=f"name as many columns of the stream: {', '.join(frame.columns)}",
+            )
+        if both := set(frame.columns) & set(self.codec.values):
+            raise InvalidInput(
+                f"both the stream and the table {self.name!r} have a column {min(both)!r}",
+                code="table.bad_join",
+                hint="rename it in the stream first: withColumnRenamed",
+            )
+        added = [field for field in self.types.fields if field.name in self.codec.values]
+        schema = StructType([*frame.schema.fields, *(type(f)(f.name, f.dataType, True) for f in added)])
+        return frame.mapInArrow(make_lookup(str(self.room), self.codec, columns, how), schema)
+
+    def dataframe(self, spark: SparkSession) -> DataFrame:
+        """Give the table as a DataFrame, for any join; in a stream, each micro-batch reads its version whole."""
+        room, codec, types = str(self.room), self.codec, self.types
+
+        class Source(DataSource):
+            @classmethod
+            def name(cls) -> str:
+                return plan_name(codec.table)
+
+            def schema(self) -> StructType:
+                return types
+
+            def reader(self, schema: StructType) -> DataSourceReader:
+                return _Reader(room, codec)
+
+        spark.dataSource.register(Source)
+        return spark.read.format(Source.name()).load()
+
+
+class _Reader(DataSourceReader):
+    """Planned once, read anew in every micro-batch."""
+
+    def __init__(self, room: str, codec: RowCodec) -> None:
+        self._room, self._codec = room, codec
+
+    def partitions(self) -> Sequence[InputPartition]:
+        step = VNODE_COUNT // _PARTITIONS
+        return [InputPartition((first, first + step)) for first in range(0, VNODE_COUNT, step)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        state = version_of_task(self._room, self._codec.table)
+        rows: list[tuple[bytes, bytes]] = []
+        for vnode in range(*cast(tuple[int, int], partition.value)):
+            rows.extend(state.scan(vnode))
+            if len(rows) >= _ROWS:
+                yield self._codec.decode_rows(rows)
+                rows = []
+        if rows:
+            yield self._codec.decode_rows(rows)
+
+
+def tables_of(frame: DataFrame) -> dict[str, Table]:
+    """Find the tables of this process that a query reads, by the names in its plan."""
+    text = frame._jdf.queryExecution().analyzed().toString()
+    names = sorted(set(re.findall(rf"\b{plan_name('')}(\w+)", text)))
+    return {name: _made[name] for name in names if name in _made}

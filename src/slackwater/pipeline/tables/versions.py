@@ -1,0 +1,177 @@
+"""The driver's side of reference tables: changes between epochs, a version for each, which its checkpoint holds.
+
+feed ─ apply, with the feed's position, in one batch ─ a version of hard links ─ micro-batches read it ─ checkpoint
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+import msgspec
+
+from ...artifacts import Cut
+from ...errors import Unsupported
+from ...formats.manifest import SourcePosition
+from ...incremental.cut import capture_keyed, check_keyed, folder_of
+from ...incremental.keyed import KeyedState
+from ...incremental.vnodes import VNODE_COUNT
+from ..workdir import WorkingDirectory
+from .lookup import publish
+from .table import Table
+
+logger = logging.getLogger("slackwater")
+
+# The sources under which a table's state keeps where its feed stands, and what it is a table of.
+_FEED, _SHAPE = "feed", "table"
+_POLL_S = 0.01
+
+
+class Tables:
+    """The tables of one run. Versions are made in one thread at a time, and never change.
+
+    Spark computes parts of a micro-batch before it calls ``foreachBatch``: a side of a join that is broadcast. So the
+    version that a micro-batch reads is made when Spark has written down its offsets, which comes before all else.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], work: WorkingDirectory) -> None:
+        self._tables, self._versions, self._offsets = tables, work.folder / "tables", work.checkpoint / "offsets"
+        self._states: dict[str, KeyedState] = {}
+        self._current: dict[str, Path] = {}
+        # The versions that each micro-batch reads, until its attempt is settled; and each attempt, in their order.
+        self._read: dict[int, dict[str, Path]] = {}
+        self._of: dict[str, dict[str, Path]] = {}
+        self._made = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self.error: BaseException | None = None
+        try:
+            for name, table in tables.items():
+                self._open(name, table, work.checkpoint / folder_of(name))
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, is_open: Callable[[], bool]) -> None:
+        """Make a version for every micro-batch from now on; while an epoch ``is_open``, it is that epoch's."""
+        if self._tables:
+            first = max((int(path.name) for path in self._offsets.glob("[0-9]*")), default=-1) + 1
+            self._watcher = threading.Thread(
+                target=self._watch, args=(first, is_open), name="slackwater-tables", daemon=True
+            )
+            self._watcher.start()
+
+    def begin(self, attempt: str, micro_batch: int) -> None:
+        """Note that an attempt has this micro-batch, and so the version that it reads."""
+        if self._tables:
+            self._of.setdefault(attempt, self._prepare(micro_batch, anew=attempt not in self._of))
+
+    def add(self, cut: Cut, attempt: str, held: Collection[str]) -> Cut:
+        """Add to a cut the versions that its micro-batches have read."""
+        versions = self._of.get(attempt, {})
+        if not versions:
+            return cut
+        operators, files, positions = [*cut.operators], [*cut.files], dict[str, SourcePosition]()
+        for name, version in versions.items():
+            operator, beside = capture_keyed(version, name, held)
+            operators.append(operator)
+            files += beside
+            positions[name] = self._position(name, version)
+        return msgspec.structs.replace(
+            cut, operators=operators, files=files, table_offsets=positions, vnode_count=VNODE_COUNT
+        )
+
+    def settle(self, attempt: str, micro_batch: int) -> None:
+        """Remove what nothing reads any more: of this attempt and before, but for what others share."""
+        with self._lock:
+            gone: set[Path] = set()
+            for older in list(self._of):
+                gone |= set(self._of.pop(older).values())
+                if older == attempt:
+                    break
+            for number in [number for number in self._read if number <= micro_batch]:
+                gone |= set(self._read.pop(number).values())
+                self._forget(number)
+            kept = [self._current, *self._of.values(), *self._read.values()]
+        for version in gone - {path for versions in kept for path in versions.values()}:
+            shutil.rmtree(version, ignore_errors=True)
+
+    def close(self) -> None:
+        self._ended.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        for state in self._states.values():
+            state.close()
+        for micro_batch in self._read:
+            self._forget(micro_batch)
+
+    def _watch(self, micro_batch: int, is_open: Callable[[], bool]) -> None:
+        while not self._ended.wait(_POLL_S):
+            while (self._offsets / str(micro_batch)).exists():
+                try:
+                    self._prepare(micro_batch, anew=not is_open())
+                except BaseException as error:
+                    # Tasks that wait for it end here; who waits for the query is told why.
+                    self.error = error
+                    for table in self._tables.values():
+                        publish(table.room, micro_batch, None)
+                    return
+                micro_batch += 1
+
+    def _prepare(self, micro_batch: int, *, anew: bool) -> dict[str, Path]:
+        with self._lock:
+            if self.error is not None:
+                raise self.error
+            if micro_batch not in self._read:
+                for name in self._tables:
+                    if anew or name not in self._current:
+                        self._advance(name)
+                self._read[micro_batch] = dict(self._current)
+                for name, version in self._current.items():
+                    publish(self._tables[name].room, micro_batch, version)
+            return self._read[micro_batch]
+
+    def _forget(self, micro_batch: int) -> None:
+        for table in self._tables.values():
+            (table.room / str(micro_batch)).unlink(missing_ok=True)
+
+    def _open(self, name: str, table: Table, folder: Path) -> None:
+        if folder.exists():
+            check_keyed(folder, VNODE_COUNT)
+        state = self._states[name] = KeyedState(folder)
+        shape = {"key": json.dumps(table.codec.key), "columns": table.types.json()}
+        known = state.offsets.get(_SHAPE)
+        if known is not None and known != shape:
+            raise Unsupported(
+                f"the table {name!r} has other columns or another key than in the pipeline's checkpoint",
+                code="table.changed",
+                hint="change it back, or make it under another name: then it is read anew from its feed",
+            )
+        if known is None:
+            state.write([], offsets={_SHAPE: shape})
+
+    def _advance(self, name: str) -> None:
+        table, state = self._tables[name], self._states[name]
+        changed = 0
+        while (found := table.feed.read(state.offsets.get(_FEED, {}), table.codec.schema)) is not None:
+            changes = table.codec.encode_changes(found.batches, found.where)
+            state.write(changes, offsets={_FEED: found.position})
+            changed += len(changes)
+        if changed or name not in self._current:
+            self._made += 1
+            version = self._versions / name / str(self._made)
+            state.checkpoint(version)
+            self._current[name] = version
+            logger.info("table %s: %d changes, %d rows", name, changed, state.key_count)
+
+    def _position(self, name: str, version: Path) -> SourcePosition:
+        offsets = check_keyed(version, VNODE_COUNT).offsets.get(_FEED, {})
+        kind = self._tables[name].feed.kind
+        return SourcePosition(
+            source_type=kind, offsets=offsets, verbatim=json.dumps(offsets, sort_keys=True), metadata={}
+        )

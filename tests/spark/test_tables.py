@@ -1,0 +1,255 @@
+"""Reference tables in a pipeline: one version a micro-batch, checkpointed with the stream and coming back with it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import shutil
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import slackwater as sw
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.inspect.verification import verify
+from slackwater.pipeline.query import PipelineQuery
+from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.pipeline.tables.table import Table
+from slackwater.recovery import load_manifest
+from tests.spark.trickle import Trickle
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "id bigint, risk string"
+
+
+class Risks:
+    """Ids from a folder joined with their risks from another: each row says which version of the table it met."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.trickle = spark, folder, Trickle(spark, folder)
+        self.feed = folder / "feed"
+        self.feed.mkdir()
+        self._fed = 0
+        self.made = self.table()
+
+    def table(self, **fields: Any) -> Table:
+        given = {"key": "id", "schema": SCHEMA, "feed": sw.FileFeed(self.feed), **fields}
+        return sw.table("risks", **given)
+
+    def change(self, risks: dict[int, str | None]) -> None:
+        """Let the feed have a file more; None deletes."""
+        self._fed += 1
+        rows = [{"id": key, "risk": risk, "_deleted": risk is None} for key, risk in risks.items()]
+        hidden = self.feed / f".{self._fed:08d}.json"
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        hidden.rename(self.feed / hidden.name.removeprefix("."))
+
+    def joined(self, how: str = "left") -> DataFrame:
+        return self.made.join(self.trickle.rows(), "id", how)
+
+    def start(self, frame: DataFrame | None = None, **options: Any) -> PipelineQuery:
+        return (
+            sw.writeStream(self.joined() if frame is None else frame)
+            .queryName("risks")
+            .options(store=str(self.folder / "store"), workdir=str(self.folder / "work"), **options)
+            .to("out", sw.FileSink(self.folder / "out"))
+            .start()
+        )
+
+    def out(self) -> list[tuple[Any, ...]]:
+        files = read_committed(self.folder / "out")
+        rows = [tuple(row) for row in self.spark.read.parquet(*files).collect()] if files else []
+        return sorted(rows, key=str)
+
+
+@pytest.fixture
+def risks(spark: SparkSession, tmp_path: Path) -> Risks:
+    return Risks(spark, tmp_path)
+
+
+def test_a_micro_batch_meets_the_changes_that_came_before_it(risks: Risks) -> None:
+    risks.change({1: "low", 2: "low"})
+    query = risks.start()
+    risks.trickle.drop([1, 2, 3])
+    query.processAllAvailable()
+    risks.change({1: "high", 2: None, 3: "new"})
+    risks.trickle.drop([1, 2, 3])
+    query.processAllAvailable()
+    risks.trickle.drop([1])
+    query.processAllAvailable()
+    query.stop()
+    first = [(1, "low"), (2, "low"), (3, None)]
+    second = [(1, "high"), (2, None), (3, "new")]
+    assert risks.out() == sorted([*first, *second, (1, "high")], key=str)
+
+
+def test_table_and_stream_come_back_together(risks: Risks) -> None:
+    risks.change({1: "low"})
+    query = risks.start()
+    for number, risk in enumerate(["low", "mid", "high"]):
+        risks.change({1: risk, 100 + number: risk})
+        risks.trickle.drop([1])
+        query.processAllAvailable()
+    query.stop()
+    pipeline = open_pipeline(str(risks.folder / "store" / "risks"))
+    head = pipeline.state.live[-1]
+    manifest = load_manifest(pipeline.store, head)
+    assert manifest.vnode_count == 256 and manifest.table_offsets["risks"].offsets == {"file": "00000004.json"}
+    assert manifest.table_offsets["risks"].source_type == "files"
+    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    # Rolled back, the table is what it was then, and its feed is read again from there.
+    sw.rollback(str(risks.folder / "store" / "risks"), "1")
+    shutil.rmtree(risks.folder / "work")
+    risks.made = risks.table()
+    again = risks.start()
+    again.processAllAvailable()
+    again.stop()
+    assert load_manifest(pipeline.store, pipeline.state.live[0]).table_offsets["risks"].offsets == {
+        "file": "00000002.json"
+    }
+    # The second and the third row are read again, now that the feed has all its changes.
+    assert risks.out() == [(1, "high"), (1, "high"), (1, "low")]
+
+
+def test_a_restart_without_new_changes_stores_no_table_again(risks: Risks) -> None:
+    risks.change({number: f"risk-{number}" for number in range(5_000)})
+    risks.trickle.drop([1])
+    query = risks.start()
+    query.processAllAvailable()
+    query.stop()
+    risks.made = risks.table()
+    risks.trickle.drop([2])
+    query = risks.start()
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "risk-1"), (2, "risk-2")]
+    pipeline = open_pipeline(str(risks.folder / "store" / "risks"))
+    manifests = [load_manifest(pipeline.store, entry) for entry in pipeline.state.live]
+    stored = {entry.key for entry in manifests[0].objects}
+    tables = manifests[-1].operators["keyed-risks"].partitions[0]
+    assert tables.size_bytes == manifests[0].operators["keyed-risks"].partitions[0].size_bytes
+    assert stored & {entry.key for entry in manifests[-1].objects}
+
+
+def test_an_epoch_of_several_micro_batches_reads_one_version(risks: Risks) -> None:
+    risks.change({1: "low"})
+    query = risks.start(interval_s=3600)
+    risks.trickle.drop([1])
+    query.processAllAvailable()
+    # processAllAvailable closes the epoch; within the next one the table stands still.
+    risks.change({1: "mid"})
+    risks.trickle.drop([1], [1])
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low"), (1, "mid"), (1, "mid")]
+
+
+def test_the_table_as_a_dataframe_is_of_the_same_version(risks: Risks, spark: SparkSession) -> None:
+    risks.change({1: "low", 2: "low"})
+    whole = risks.made.dataframe(spark).withColumnsRenamed({"id": "table_id", "risk": "table_risk"})
+    looked_up = risks.joined("inner")
+    frame = looked_up.join(whole, looked_up.id == whole.table_id).select("id", "risk", "table_risk")
+    query = risks.start(frame)
+    for risk in ("low", "mid", "high"):
+        risks.change({1: risk, 2: risk})
+        risks.trickle.drop([1, 2, 3])
+        query.processAllAvailable()
+    query.stop()
+    assert risks.out() == sorted((number, risk, risk) for number in (1, 2) for risk in ("low", "mid", "high"))
+
+
+def test_every_type_comes_back_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    risks = Risks(spark, tmp_path)
+    schema = "id bigint, day date, at timestamp, price decimal(10,2), raw binary, ok boolean, rate double, small int"
+    made = risks.table(key=["id", "day"], schema=schema)
+    day, at = datetime.date(2026, 11, 15), datetime.datetime(2026, 11, 15, 10, 0, 0, 123456)
+    row = (7, day, at, Decimal("12.30"), b"\x00\xff", True, 0.5, -3)
+    spark.createDataFrame([row], schema).coalesce(1).write.parquet(str(tmp_path / "made"))
+    (part,) = (tmp_path / "made").glob("*.parquet")
+    part.rename(risks.feed / "00000001.parquet")
+    stream = risks.trickle.rows().selectExpr("id", "date'2026-11-15' AS day")
+    query = risks.start(made.join(stream))
+    risks.trickle.drop([7, 8])
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [row]
+
+
+def test_a_null_key_matches_nothing(risks: Risks) -> None:
+    risks.change({1: "low"})
+    frame = risks.made.join(risks.trickle.rows().selectExpr("nullif(id, 2) AS id"), "id", "left")
+    query = risks.start(frame)
+    risks.trickle.drop([1, 2])
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low"), (None, None)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("00000009.json", '{"risk": "low"}\n', "without a key"),
+        ("00000009.json", "{", "cannot be read"),
+        ("00000009.xml", "<a/>", "of no known kind"),
+        ("00000009.csv", "id,risk\nx,low\n", "cannot be read"),
+    ],
+)
+def test_a_bad_change_stops_the_pipeline_and_nothing_of_it_is_applied(
+    risks: Risks, name: str, content: str, said: str
+) -> None:
+    risks.change({1: "low"})
+    query = risks.start()
+    risks.trickle.drop([1])
+    query.processAllAvailable()
+    (risks.feed / name).write_text(content)
+    risks.trickle.drop([1])
+    with pytest.raises(sw.InvalidInput, match=said):
+        query.processAllAvailable()
+    (risks.feed / name).unlink()
+    risks.made = risks.table()
+    query = risks.start()
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low"), (1, "low")]
+
+
+def test_a_table_of_another_shape_is_refused_and_a_missing_one_is_let_go(risks: Risks) -> None:
+    risks.change({1: "low"})
+    risks.trickle.drop([1])
+    query = risks.start()
+    query.processAllAvailable()
+    query.stop()
+    risks.made = risks.table(schema="id bigint, risk string, more string")
+    with pytest.raises(sw.Unsupported) as caught:
+        risks.start()
+    assert caught.value.code == "table.changed"
+    risks.trickle.drop([5])
+    query = risks.start(risks.trickle.rows().selectExpr("id", "'none' AS risk"))
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low"), (5, "none")]
+
+
+@pytest.mark.parametrize(
+    ("make", "code"),
+    [
+        (lambda r: r.table(key="none"), "table.bad_key"),
+        (lambda r: r.table(key=[]), "table.bad_key"),
+        (lambda r: r.table(schema="id double, x string"), "table.bad_type"),
+        (lambda r: r.table(schema="id bigint, x array<int>"), "table.bad_type"),
+        (lambda r: r.table(feed="feed"), "table.bad_feed"),
+        (lambda r: sw.table("a-b", key="id", schema=SCHEMA, feed=sw.FileFeed("x")), "table.bad_name"),
+        (lambda r: r.made.join(r.trickle.rows(), "none"), "table.bad_join"),
+        (lambda r: r.made.join(r.trickle.rows(), ["id", "id"]), "table.bad_join"),
+        (lambda r: r.made.join(r.trickle.rows(), "id", "outer"), "table.bad_join"),
+        (lambda r: r.made.join(r.trickle.rows().selectExpr("id", "1 AS risk"), "id"), "table.bad_join"),
+    ],
+)
+def test_what_cannot_be_a_table_is_refused(risks: Risks, make: Any, code: str) -> None:
+    with pytest.raises(sw.SlackwaterError) as caught:
+        make(risks)
+    assert caught.value.code == code
