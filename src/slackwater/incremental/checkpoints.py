@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -104,8 +104,7 @@ class KeyedCheckpoints:
         )
         delete_old(self._store, self._log, self._checkpointer, self._references)
         self._saved_at, self._saved_time = opened.saved_at, self._world.monotonic()
-        # What recovery would have to read again: after a restart, what of it is there.
-        self._unsaved_bytes = opened.state.wal_bytes if self._is_changed() else 0
+        self._unsaved_bytes = _measure(self._local.database, self._tables) if self._is_changed() else 0
         self._failure: BaseException | None = None
         self._closed = False
         self._writing, self._checkpointing = threading.RLock(), threading.RLock()
@@ -394,6 +393,13 @@ class KeyedCheckpoints:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise _ended(self.config)
+
+
+def _measure(database: Path, held: Collection[str]) -> int:
+    """Tell how many bytes a database has, in its log and in its tables, that the newest checkpoint does not hold."""
+    names = {path.rpartition("/")[2] for path in held}
+    files = [*database.glob("*.log"), *(path for path in database.glob("*.sst") if path.name not in names)]
+    return sum(path.stat().st_size for path in files)
 
 
 def _ended(config: CheckpointConfig) -> InvalidInput:

@@ -25,6 +25,8 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 # RocksDB makes it when it first opens a folder, and never in a checkpoint: where it is, there must be a log.
 _OPENED = "IDENTITY"
 _LOCK = "WRITER"
+# Sorted runs of tables. Each was new in one checkpoint, so no checkpoint refers to more objects.
+MAX_RUNS = 24
 _WRITE_BUFFER_BYTES = 16 * MIB
 _BLOCK_CACHE_BYTES = 32 * MIB
 # An archived log is deleted after this; RocksDB takes no word for never.
@@ -150,6 +152,11 @@ def _options() -> Options:
     options.set_block_based_table_factory(table)
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_universal_compaction_options(tiers)
+    # More runs are merged less often, and a checkpoint stores what was merged: with 8, 1 % of changes costs 3 % on
+    # average, with 4 it is 8 %. A restore reads at most as many as writes wait for.
+    options.set_level_zero_file_num_compaction_trigger(8)
+    options.set_level_zero_slowdown_writes_trigger(16)
+    options.set_level_zero_stop_writes_trigger(MAX_RUNS)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
     options.set_max_manifest_file_size(1 * MIB)

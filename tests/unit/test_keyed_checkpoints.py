@@ -1,0 +1,996 @@
+"""A keyed pipeline: what is written is there after any crash, checkpoints are deltas, and one writer has it.
+
+The tests of the seed ``incremental/manager.rs`` have their names here; its defects are the rows E1 to E18.
+"""
+
+from __future__ import annotations
+
+import doctest
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import slackwater as sw
+from slackwater.failpoints import VARIABLE
+from slackwater.formats.layout import manifest_key, record_key
+from slackwater.incremental import config as config_module
+from slackwater.incremental import opening
+from slackwater.incremental.checkpoints import KeyedCheckpoints
+from slackwater.incremental.config import CheckpointConfig
+from slackwater.incremental.keyed import KeyedState
+from slackwater.incremental.opening import open_keyed
+from slackwater.incremental.rocks import MAX_RUNS
+from slackwater.inspect.pipelines import open_pipeline as look_at
+from slackwater.inspect.verification import verify
+from slackwater.library import open_pipeline
+from slackwater.pipeline.start import _check_query
+from slackwater.recovery import load_manifest
+from tests.e2e.test_cli import answer, environment, lines, slackwater
+from tests.pipelines import Driver, make_pipeline
+
+ROOT = Path(__file__).parents[2]
+
+
+def config_of(folder: Path, **fields: Any) -> CheckpointConfig:
+    return CheckpointConfig(folder / "store" / "counts", **fields)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Any:
+    with open_keyed(config_of(tmp_path)) as counts:
+        yield counts
+
+
+def content(folder: Path, **fields: Any) -> dict[bytes, bytes]:
+    with open_keyed(config_of(folder, **fields)) as counts:
+        return dict(counts.scan())
+
+
+def forget_local(folder: Path) -> None:
+    """As on another machine: nothing local is there."""
+    shutil.rmtree(folder / "store" / "counts.wal")
+
+
+def sound(folder: Path) -> bool:
+    pipeline = look_at(str(folder / "store" / "counts"))
+    return verify(pipeline, pipeline.state.live, read_data=True).sound
+
+
+# --- the seed's own tests
+
+
+def test_the_examples_in_the_docstrings_are_true():
+    assert doctest.testmod(opening).failed == doctest.testmod(config_module).failed == 0
+
+
+def test_checkpoint_config_validation(tmp_path):
+    config_of(tmp_path, interval=60, max_retained=3).validate()
+    with pytest.raises(sw.InvalidInput, match="max_retained"):
+        config_of(tmp_path, max_retained=0).validate()
+    with pytest.raises(sw.InvalidInput, match="interval"):
+        config_of(tmp_path, interval=timedelta(0)).validate()
+
+
+def test_checkpoint_metadata(opened):
+    opened.put(b"a", b"1")
+    first, second = opened.create_checkpoint(), opened.create_checkpoint()
+    assert (first.epoch, first.is_incremental, first.parent_id) == (1, False, None)
+    assert (second.epoch, second.is_incremental, second.parent_id) == (2, True, first.id)
+    assert json.loads(second.to_json())["sst_files"] == second.sst_files != []
+    assert opened.load_metadata(2) == second and opened.load_metadata(first.id) == first
+
+
+def test_checkpoint_path(opened, tmp_path):
+    made = opened.create_checkpoint()
+    folder = tmp_path / "store" / "counts" / "checkpoints" / made.id
+    assert (folder / "manifest.json").is_file()
+    assert (folder / "operators" / "keyed-state" / "partition-0.snap").is_file()
+
+
+def test_manager_creation(opened):
+    assert opened.find_latest() is None and opened.epoch == 0 and opened.list_checkpoints() == []
+
+
+def test_manager_create_checkpoint(opened):
+    opened.put(b"a", b"1")
+    position = opened.wal_position
+    first = opened.create_checkpoint()
+    assert (first.epoch, first.parent_id) == (1, None) and first.wal_position > position
+    second = opened.create_checkpoint()
+    assert second.parent_id == first.id
+
+
+def test_manager_create_checkpoint_with_state(opened):
+    offsets = {"source1": {"row": "100"}, "source2": {"orders-0": "200"}}
+    made = opened.create_checkpoint(b"test state data", offsets=offsets, watermark_ms=5000)
+    assert (made.source_offsets, made.watermark, made.has_state) == (offsets, 5000, True)
+    assert opened.load_state(made.epoch) == b"test state data"
+    large = os.urandom(3_000_000)
+    assert opened.load_state(opened.create_checkpoint(large).id) == large
+    assert opened.load_state(opened.create_checkpoint(b"").epoch) == b""
+    with pytest.raises(sw.NotFound) as caught:
+        opened.load_state(opened.create_checkpoint().epoch)
+    assert caught.value.code == "keyed.no_outside_state"
+    with pytest.raises(sw.InvalidInput, match="must be bytes"):
+        opened.create_checkpoint("text")
+
+
+def test_manager_list_checkpoints(tmp_path):
+    with open_keyed(config_of(tmp_path, max_retained=10)) as counts:
+        for number in range(5):
+            counts.put(b"n", b"%d" % number)
+            counts.create_checkpoint()
+        assert [made.epoch for made in counts.list_checkpoints()] == [5, 4, 3, 2, 1]
+
+
+def test_manager_cleanup(tmp_path):
+    with open_keyed(config_of(tmp_path, max_retained=2)) as counts:
+        for number in range(5):
+            counts.put(b"n", b"%d" % number)
+            counts.create_checkpoint()
+        assert [made.epoch for made in counts.list_checkpoints()] == [5, 4]
+        counts.savepoint("kept", 4)
+        counts.create_checkpoint()
+        assert counts.cleanup(keep=1) == [5]
+        assert [made.epoch for made in counts.list_checkpoints()] == [6, 4]
+        assert counts.cleanup() == []
+        with pytest.raises(sw.InvalidInput, match="at least 1"):
+            counts.cleanup(keep=0)
+    assert sound(tmp_path)
+
+
+def test_manager_find_latest(opened):
+    assert opened.find_latest() is None
+    made = opened.create_checkpoint()
+    assert opened.find_latest() == made
+
+
+def test_manager_delete_checkpoint(tmp_path):
+    with open_keyed(config_of(tmp_path, max_retained=10)) as counts:
+        first, second = counts.create_checkpoint(), counts.create_checkpoint()
+        counts.delete_checkpoint(first.epoch)
+        assert [made.id for made in counts.list_checkpoints()] == [second.id]
+        with pytest.raises(sw.NotFound):
+            counts.load_metadata(first.epoch)
+        with pytest.raises(sw.Conflict, match="the newest") as caught:
+            counts.delete_checkpoint(second.epoch)
+        assert caught.value.code == "retire.not_allowed"
+        counts.create_checkpoint()  # which is none of a failure's
+    assert sound(tmp_path)
+
+
+def test_manager_should_checkpoint(opened):
+    assert opened.should_checkpoint(), "there is none yet"
+    opened.create_checkpoint()
+    assert not opened.should_checkpoint()
+
+
+def test_scan_existing_checkpoints(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        made = [counts.create_checkpoint() for _ in range(3)]
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.find_latest() == made[-1] and counts.create_checkpoint().epoch == 4
+
+
+def test_scan_skips_partial_checkpoint_dirs(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        made = counts.create_checkpoint()
+        partial = tmp_path / "store" / "counts" / "checkpoints" / counts._world.checkpoint_id()
+        (partial / "operators" / "keyed-state").mkdir(parents=True)
+        (partial / "operators" / "keyed-state" / "partition-0.snap").write_bytes(b"cut")
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.find_latest() == made, "what no record names does not count"
+        assert not list(partial.rglob("*.snap")), "and is swept"
+        assert counts.create_checkpoint().epoch == 2
+
+
+# --- the configuration
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"max_retained": 501}, "option.out_of_bounds"),
+        ({"max_retained": 2.0}, "option.bad_value"),
+        ({"max_retained": True}, "option.bad_value"),
+        ({"interval": -1}, "option.out_of_bounds"),
+        ({"interval": float("nan")}, "option.out_of_bounds"),
+        ({"interval": "60"}, "option.bad_value"),
+        ({"interval": True}, "option.bad_value"),
+        ({"min_wal_size_for_checkpoint": 0}, "option.out_of_bounds"),
+        ({"truncate_wal": 1}, "option.bad_value"),
+        ({"incremental": "yes"}, "option.bad_value"),
+        ({"wal_path": "s3://bucket/wal"}, "option.bad_value"),
+        ({"wal_path": ""}, "option.bad_value"),
+        ({"wal_path": 7}, "option.bad_value"),
+    ],
+)
+def test_E2_an_option_that_cannot_be_is_refused_and_nothing_is_made(tmp_path, fields, code):
+    with pytest.raises(sw.InvalidInput) as caught:
+        open_keyed(config_of(tmp_path, **fields))
+    assert caught.value.code == code and caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_E2_an_option_that_there_is_not_is_refused_with_the_one_that_is_meant(tmp_path):
+    with pytest.raises(sw.InvalidInput, match="did you mean max_retained") as caught:
+        CheckpointConfig.from_options({"checkpoint_dir": "store/x", "max_retain": 3})
+    assert caught.value.code == "option.unknown"
+    with pytest.raises(sw.InvalidInput, match="checkpoint_dir must be given"):
+        CheckpointConfig.from_options({})
+    assert CheckpointConfig.from_options({"checkpoint_dir": "store/x", "interval": 5}).interval_s == 5
+
+
+def test_a_local_folder_must_be_named_where_the_store_is_elsewhere(tmp_path):
+    with pytest.raises(sw.InvalidInput, match="wal_path must be given") as caught:
+        CheckpointConfig("s3://bucket/counts").validate()
+    assert "a disk of this machine" in str(caught.value.hint)
+    CheckpointConfig("s3://bucket/counts", wal_path=tmp_path).validate()
+    with pytest.raises(sw.InvalidInput, match="inside of checkpoint_dir"):
+        config_of(tmp_path, wal_path=tmp_path / "store" / "counts" / "wal").validate()
+
+
+def test_a_url_serves_as_well_as_a_path(tmp_path):
+    assert config_of(tmp_path).folder == CheckpointConfig((tmp_path / "store" / "counts").as_uri()).folder
+    config = CheckpointConfig((tmp_path / "a b" / "counts").as_uri(), wal_path=tmp_path / "wal")
+    with open_keyed(config) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+    shutil.rmtree(tmp_path / "wal")
+    with open_keyed(config) as counts:
+        assert dict(counts.scan()) == {b"a": b"1"}
+
+
+# --- the rows of the defects
+
+
+def test_E1_what_is_held_is_what_a_checkpoint_restores(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.write([(b"a", b"1"), (b"b", b"2")], offsets={"s": {"p0": "7"}}, watermark_ms=9)
+        counts.delete(b"a")
+        made = counts.create_checkpoint()
+        assert (made.key_count, made.watermark, made.source_offsets) == (1, 9, {"s": {"p0": "7"}})
+        assert made.size_bytes > 0 and made.sst_files
+    forget_local(tmp_path)
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert dict(counts.scan()) == {b"b": b"2"}
+        assert (counts.offsets, counts.watermark_ms, counts.key_count) == ({"s": {"p0": "7"}}, 9, 1)
+        assert not counts.should_checkpoint(), "nothing has changed"
+
+
+def test_E2_a_delta_stores_what_has_changed_and_a_full_one_everything(tmp_path):
+    for incremental in (True, False):
+        folder = tmp_path / str(incremental)
+        with open_keyed(config_of(folder, incremental=incremental)) as counts:
+            fill(counts, range(20_000))
+            first = counts.create_checkpoint()
+            fill(counts, range(0, 20_000, 100))
+            second = counts.create_checkpoint()
+            own = sum(
+                p.stat().st_size for p in (folder / "store" / "counts" / "checkpoints" / second.id).rglob("*-0.*")
+            )
+            assert second.is_incremental == incremental
+            assert (own < first.size_bytes / 20) == incremental
+            assert second.size_bytes > first.size_bytes
+        assert sound(folder)
+        forget_local(folder)
+        assert len(content(folder)) == 20_000
+
+
+def fill(counts: KeyedCheckpoints, keys: Any, size: int = 100) -> None:
+    counts.write([(b"%08d" % key, os.urandom(size)) for key in keys])
+
+
+def test_E2_a_smaller_log_is_kept_or_dropped_as_told(tmp_path):
+    for truncate in (True, False):
+        with open_keyed(config_of(tmp_path / str(truncate), truncate_wal=truncate)) as counts:
+            for _ in range(3):
+                fill(counts, range(2_000))
+                counts.create_checkpoint()
+            folder = counts._local.database
+            archived = list((folder / "archive").glob("*.log")) if (folder / "archive").exists() else []
+            assert bool(archived) != truncate
+            assert sum(path.stat().st_size for path in folder.glob("*.log")) < 100_000
+
+
+def test_E2_a_large_log_makes_a_checkpoint_due_before_its_interval(tmp_path):
+    config = config_of(tmp_path, min_wal_size_for_checkpoint=100_000)
+    with open_keyed(config) as counts:
+        counts.create_checkpoint()
+        fill(counts, range(500))
+        assert not counts.should_checkpoint()
+        fill(counts, range(500, 1_100))
+        assert counts.should_checkpoint()
+    with open_keyed(config) as counts:
+        assert counts.should_checkpoint(), "it is as large after a restart"
+        counts.create_checkpoint()
+        assert not counts.should_checkpoint()
+
+
+def test_E3_what_a_kept_delta_refers_to_outlives_the_checkpoint_that_stored_it(tmp_path):
+    with open_keyed(config_of(tmp_path, max_retained=1)) as counts:
+        fill(counts, range(5_000))
+        first = counts.create_checkpoint()
+        for number in range(4):
+            counts.put(b"n", b"%d" % number)
+            newest = counts.create_checkpoint()
+        assert newest.is_incremental and set(first.sst_files) & set(newest.sst_files)
+        kept = [made.epoch for made in counts.list_checkpoints()]
+        before = dict(counts.scan())
+    assert kept == [5] and sound(tmp_path)
+    forget_local(tmp_path)
+    assert content(tmp_path) == before
+
+
+# A program that writes rows, and says on stdout what was acknowledged.
+WRITE = """
+import sys
+from slackwater.incremental.config import CheckpointConfig
+from slackwater.incremental.opening import open_keyed
+with open_keyed(CheckpointConfig(sys.argv[1], max_retained=2)) as counts:
+    row = int(counts.offsets.get("rows", {}).get("row", 0))
+    print("from", row, counts.epoch, flush=True)
+    for row in range(row, row + int(sys.argv[2])):
+        counts.write([(b"%d" % (row % 7), b"%d" % row)], offsets={"rows": {"row": str(row + 1)}})
+        print("acknowledged", row + 1, flush=True)
+        if row % 3 == 2:
+            counts.create_checkpoint()
+            print("checkpointed", row + 1, flush=True)
+"""
+
+
+def run_writer(folder: Path, failpoints: str = "", rows: int = 10) -> list[tuple[str, int]]:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE, str(folder / "store" / "counts"), str(rows)],
+        env=environment(**{VARIABLE: failpoints}),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    expected = -signal.SIGKILL if failpoints else 0
+    assert done.returncode == expected, done.stderr.decode()
+    return [(line.split()[0], int(line.split()[1])) for line in done.stdout.decode().splitlines()]
+
+
+KILLS = [
+    "claim.before", "claim.after", "keyed.lineage.after", "keyed.cut.after", "artifacts.after", "manifest.after",
+    "append.after", "latest.after", "keyed.lineage.after@2", "keyed.cut.after@3", "artifacts.after@2",
+    "manifest.after@3", "append.after@2", "latest.after@2", "sweep.after", "delete.between", "delete.after",
+    "release.before", "release.after",
+]  # fmt: skip
+
+
+def test_E4_E17_killed_at_any_step_nothing_that_was_acknowledged_is_lost(tmp_path):
+    known = 0
+    for point in KILLS:
+        said = run_writer(tmp_path, f"{point}=kill")
+        began = next((row for word, row in said if word == "from"), known)
+        assert began == known, point
+        known = max([known, *(row for word, row in said if word == "acknowledged")])
+        with open_keyed(config_of(tmp_path)) as counts:
+            row = int(counts.offsets.get("rows", {}).get("row", 0))
+            assert row == known, point
+            assert dict(counts.scan()) == {b"%d" % (n % 7): b"%d" % n for n in range(max(0, known - 7), known)}, point
+    assert known > 50 and sound(tmp_path)
+
+
+@pytest.mark.parametrize("point", KILLS[2:8])
+def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_that_counts(tmp_path, point):
+    run_writer(tmp_path, rows=5)
+    run_writer(tmp_path, f"{point}=kill")
+    epoch = look_at(str(tmp_path / "store" / "counts")).state.epoch
+    forget_local(tmp_path)
+    with open_keyed(config_of(tmp_path)) as counts:
+        row = int(counts.offsets["rows"]["row"])
+        assert row == 3 * epoch and counts.epoch == epoch
+        assert dict(counts.scan()) == {b"%d" % (n % 7): b"%d" % n for n in range(max(0, row - 7), row)}
+        assert not (tmp_path / "store" / "counts.wal" / "cut").exists()
+    assert sound(tmp_path)
+
+
+@pytest.mark.parametrize("point", ["keyed.restored.after", "keyed.outgoing.after", "keyed.placed.after"])
+@pytest.mark.parametrize("how", ["restored", "rolled back"])
+def test_E4_killed_while_a_checkpoint_becomes_the_local_database_the_next_start_has_it(tmp_path, point, how):
+    run_writer(tmp_path)
+    expected = 9
+    if how == "restored":
+        forget_local(tmp_path)
+        if point == "keyed.outgoing.after":
+            return  # there is nothing to give way
+    else:
+        sw.rollback(str(tmp_path / "store" / "counts"), "2")
+        expected = 6
+    run_writer(tmp_path, f"{point}=kill")
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.offsets == {"rows": {"row": str(expected)}}
+        assert {path.name for path in counts._local.folder.iterdir()} == {"FOLDER", "WRITER", "state"}
+    assert sound(tmp_path)
+
+
+def damaged_head(folder: Path) -> Path:
+    state = look_at(str(folder / "store" / "counts")).state
+    return folder / "store" / "counts" / manifest_key(state.live[-1].checkpoint_id)
+
+
+def test_E5_a_newest_checkpoint_that_is_empty_is_damage_and_an_older_one_is_taken_only_when_told(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+        counts.put(b"a", b"2")
+        counts.create_checkpoint()
+    damaged_head(tmp_path).write_bytes(b"")
+    forget_local(tmp_path)
+    with pytest.raises(sw.Corrupt, match="epoch 1") as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "head.damaged"
+    with open_keyed(config_of(tmp_path), fallback=True) as counts:
+        assert dict(counts.scan()) == {b"a": b"1"} and counts.epoch == 3
+        assert [made.epoch for made in counts.list_checkpoints() if made.problem] == [2]
+
+
+def test_E5_a_damaged_checkpoint_does_not_stop_a_database_that_is_whole_and_is_never_built_upon(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        fill(counts, range(2_000))
+        made = counts.create_checkpoint()
+        counts.put(b"after", b"1")
+        before = dict(counts.scan())
+    (table,) = (tmp_path / "store" / "counts" / "checkpoints" / made.id).rglob("*.snap")
+    table.unlink()
+    with pytest.raises(sw.Corrupt, match="would refer to it") as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.head_damaged" and "incremental=False" in str(caught.value.hint)
+    with open_keyed(config_of(tmp_path, incremental=False)) as counts:
+        assert dict(counts.scan()) == before and counts.should_checkpoint()
+        assert not counts.create_checkpoint().is_incremental
+        counts.cleanup(keep=1)
+    assert sound(tmp_path)
+    assert content(tmp_path) == before
+
+
+def test_E6_a_flipped_bit_of_a_stored_table_or_of_state_from_outside_is_fatal(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        fill(counts, range(2_000))
+        counts.create_checkpoint(os.urandom(100_000))
+        for name in ("*.snap", "*.lcb"):
+            for path in (tmp_path / "store").rglob(name):
+                whole = path.read_bytes()
+                path.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+        with pytest.raises(sw.Corrupt):
+            counts.load_state(1)
+        with pytest.raises(sw.Corrupt):
+            counts.restore(1, tmp_path / "out")
+        assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
+    forget_local(tmp_path)
+    with pytest.raises(sw.Corrupt) as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "head.damaged"
+    assert not (tmp_path / "store" / "counts.wal" / "state").exists()
+
+
+def test_E7_epochs_never_go_back(tmp_path):
+    seen = []
+    for step in ("", "", "elsewhere", "rollback", "elsewhere", ""):
+        if step == "elsewhere":
+            forget_local(tmp_path)
+        if step == "rollback":
+            sw.rollback(str(tmp_path / "store" / "counts"), "1")
+        with open_keyed(config_of(tmp_path, max_retained=10)) as counts:
+            seen += [counts.epoch, counts.create_checkpoint().epoch]
+    assert seen == [0, 1, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7]
+
+
+class Clock:
+    """A world whose clocks a test sets."""
+
+    def __init__(self, real: Any) -> None:
+        self._real, self.monotonic_s, self.wall_ms = real, 1000.0, 10**12
+
+    def monotonic(self) -> float:
+        return self.monotonic_s
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_E8_the_interval_is_of_a_monotonic_clock_to_the_millisecond(tmp_path):
+    with open_keyed(config_of(tmp_path, interval=timedelta(milliseconds=250))) as counts:
+        clock: Any = Clock(counts._world)
+        counts._world = clock
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+        clock.monotonic_s += 10
+        assert not counts.should_checkpoint(), "nothing has changed"
+        counts.put(b"a", b"2")
+        assert counts.should_checkpoint()
+        counts.create_checkpoint()
+        counts.put(b"a", b"3")
+        clock.wall_ms -= 10**9
+        clock.monotonic_s += 0.249
+        assert not counts.should_checkpoint()
+        clock.monotonic_s += 0.001
+        assert counts.should_checkpoint()
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert not counts.should_checkpoint(), "a restart alone makes none due"
+
+
+def test_E9_what_is_no_name_of_a_checkpoint_counts_for_nothing(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        made = counts.create_checkpoint()
+    folder = tmp_path / "store" / "counts" / "checkpoints"
+    for name in ("checkpoint_1", "checkpoint_ffffffffffffffff", "0" * 16):
+        (folder / name).mkdir()
+        (folder / name / "metadata.json").write_text("{}")
+    (tmp_path / "store" / "counts" / "log" / "7").write_text("{}")
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.list_checkpoints() == [made] and counts.create_checkpoint().epoch == 2
+    with pytest.raises(sw.InvalidInput):
+        open_keyed(CheckpointConfig(tmp_path / "store" / "a b"))
+
+
+def test_E10_a_checkpoint_counts_although_older_ones_cannot_be_deleted(tmp_path, caplog, monkeypatch):
+    with open_keyed(config_of(tmp_path, max_retained=1)) as counts:
+        counts.create_checkpoint()
+        real = type(counts._store).delete
+
+        def refuse(*_: Any) -> None:
+            raise sw.Unavailable("the store refuses", code="store.denied")
+
+        monkeypatch.setattr(type(counts._store), "delete", refuse)
+        assert counts.create_checkpoint().epoch == 2
+        assert "not deleted yet" in caplog.text
+        monkeypatch.setattr(type(counts._store), "delete", real)
+        assert counts.create_checkpoint().epoch == 3
+        manifests = (tmp_path / "store" / "counts" / "checkpoints").rglob("manifest.json")
+        assert [path.parent.name for path in manifests] == [made.id for made in counts.list_checkpoints()]
+
+
+def test_E11_a_checkpoint_that_cannot_be_read_is_listed_and_cleaned_up(tmp_path):
+    with open_keyed(config_of(tmp_path, max_retained=2)) as counts:
+        first = counts.create_checkpoint()
+        damaged_head(tmp_path).write_bytes(b"rot")
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+        listed = counts.list_checkpoints()
+        assert [(made.epoch, made.problem is not None) for made in listed] == [(2, False), (1, True)]
+        with pytest.raises(sw.Corrupt):
+            counts.load_metadata(1)
+        counts.put(b"a", b"2")
+        counts.create_checkpoint()
+        assert [made.epoch for made in counts.list_checkpoints()] == [3, 2]
+    with open_keyed(config_of(tmp_path, max_retained=2)) as counts:
+        counts.create_checkpoint()
+        assert not (tmp_path / "store" / "counts" / "checkpoints" / first.id / "manifest.json").exists()
+    assert sound(tmp_path)
+
+
+def test_E12_a_second_writer_is_refused_here_and_fenced_elsewhere(tmp_path):
+    first = open_keyed(config_of(tmp_path))
+    first.put(b"a", b"1")
+    first.create_checkpoint()
+    generation = look_at(str(tmp_path / "store" / "counts")).state.generation
+    with pytest.raises(sw.Conflict) as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.taken"
+    assert look_at(str(tmp_path / "store" / "counts")).state.generation == generation, "nobody was fenced"
+    # On another machine, which does not see the lock.
+    with open_keyed(config_of(tmp_path, wal_path=tmp_path / "elsewhere")) as second:
+        second.put(b"b", b"2")
+        second.create_checkpoint()
+        with pytest.raises(sw.Conflict) as caught:
+            first.create_checkpoint()
+        assert caught.value.code == "driver.fenced"
+        with pytest.raises(sw.InvalidInput) as ended:
+            first.put(b"c", b"3")
+        assert ended.value.code == "pipeline.ended" and first.get(b"a") == b"1"
+        first.close()
+        assert second.create_checkpoint().epoch == 3
+    with pytest.raises(sw.Conflict) as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.not_newest" and "move" in str(caught.value.hint)
+    (tmp_path / "store" / "counts.wal").rename(tmp_path / "away")
+    assert content(tmp_path) == {b"a": b"1", b"b": b"2"}
+
+
+def test_E13_positions_are_typed_and_come_back_as_they_are(tmp_path):
+    offsets = {"kafka": {"orders-0": "9", "orders-1": "18446744073709551616"}, "pg": {"lsn": "0/16B3748", "slot": ""}}
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.write([], offsets=offsets)
+        made = counts.create_checkpoint()
+        assert made.source_offsets == offsets == counts.load_metadata(1).source_offsets
+        with pytest.raises(sw.InvalidInput):
+            counts.write([], offsets={"kafka": {"orders-0": 9}})  # type: ignore[dict-item]
+    forget_local(tmp_path)
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.offsets == offsets
+
+
+def test_E14_what_the_log_drops_is_what_a_checkpoint_has_and_nothing_newer(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        fill(counts, range(3_000))
+        counts.create_checkpoint()
+        assert counts._state.wal_bytes < 50_000
+        for number in range(20):
+            counts.put(b"after-%d" % number, b"1")
+        before = dict(counts.scan())
+        shutil.copytree(counts._local.folder, tmp_path / "as after a crash")
+    shutil.rmtree(tmp_path / "store" / "counts.wal")
+    (tmp_path / "as after a crash").rename(tmp_path / "store" / "counts.wal")
+    assert content(tmp_path) == before and len(before) == 3_020
+
+
+def local_log(folder: Path) -> Path:
+    return max((folder / "store" / "counts.wal" / "state").glob("*.log"))
+
+
+@pytest.mark.parametrize("tail", [bytes(8), bytes(4096), b"\x01\x02\x03\x04\x64\x00\x01torn"])
+def test_E15_E16_what_a_crash_leaves_at_the_end_of_the_log_is_cut_off_and_new_writes_come_after_the_sound_part(
+    tmp_path, tail
+):
+    run_writer(tmp_path, "keyed.cut.after=kill", rows=10)
+    with local_log(tmp_path).open("ab") as log:
+        log.write(tail)
+    for row in (3, 4, 5):
+        with open_keyed(config_of(tmp_path)) as counts:
+            assert counts.offsets == {"rows": {"row": str(row)}}
+            counts.write([(b"%d" % row, b"%d" % row)], offsets={"rows": {"row": str(row + 1)}})
+
+
+def test_E16_E17_damage_in_the_middle_of_the_log_is_an_error_and_the_checkpoint_can_be_had(tmp_path):
+    run_writer(tmp_path, "keyed.lineage.after@2=kill", rows=20)
+    log = local_log(tmp_path)
+    data = bytearray(log.read_bytes())
+    data[60] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(sw.Corrupt) as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.wal_damaged" and "restore the newest checkpoint" in str(caught.value.hint)
+    forget_local(tmp_path)
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.offsets == {"rows": {"row": "3"}}
+
+
+def test_E18_a_delta_has_keys_and_values_however_many_have_changed(tmp_path):
+    model: dict[bytes, bytes] = {}
+    with open_keyed(config_of(tmp_path)) as counts:
+        for number in range(6):
+            batch = [(b"%d" % (key * number % 30_000), b"%d" % (key + number)) for key in range(30_000)]
+            counts.write(batch)
+            counts.write([(b"%d" % key, None) for key in range(number, 30_000, 7)])
+            model |= dict(batch)
+            for key in range(number, 30_000, 7):
+                model.pop(b"%d" % key, None)
+            counts.create_checkpoint()
+    forget_local(tmp_path)
+    assert content(tmp_path) == model
+
+
+# --- the local folder and the head
+
+
+def test_a_rollback_replaces_the_local_database(tmp_path, caplog):
+    url = str(tmp_path / "store" / "counts")
+    with open_keyed(config_of(tmp_path)) as counts:
+        for number in range(3):
+            counts.put(b"n", b"%d" % number)
+            counts.create_checkpoint()
+        counts.put(b"n", b"after")
+    sw.rollback(url, "2")
+    sw.rollback(url, "1")
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert dict(counts.scan()) == {b"n": b"0"} and counts.epoch == 5
+        assert "was rolled back" in caplog.text
+        counts.put(b"n", b"again")
+        counts.create_checkpoint()
+    assert content(tmp_path) == {b"n": b"again"} and sound(tmp_path)
+
+
+def test_a_rollback_beside_a_writer_ends_it_and_its_next_start_has_the_older_state(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"n", b"0")
+        counts.create_checkpoint()
+        counts.put(b"n", b"1")
+        counts.create_checkpoint()
+        sw.rollback(str(tmp_path / "store" / "counts"), "1")
+        with pytest.raises(sw.Conflict):
+            counts.create_checkpoint()
+    assert content(tmp_path) == {b"n": b"0"}
+
+
+def test_a_repair_replaces_the_local_database(tmp_path):
+    url = str(tmp_path / "store" / "counts")
+    with open_keyed(config_of(tmp_path)) as counts:
+        for number in range(4):
+            counts.put(b"n", b"%d" % number)
+            counts.create_checkpoint()
+            if number == 1:
+                first_lost = counts._log.number + 1
+        last = counts._log.number
+    for number in range(first_lost, last + 2):
+        path = tmp_path / "store" / "counts" / record_key(number)
+        path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(sw.Corrupt):
+        open_keyed(config_of(tmp_path))
+    sw.repair(url)
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.get(b"n") in (b"0", b"1")
+        assert counts.get(b"n") == counts_at(url)
+        counts.create_checkpoint()
+    assert sound(tmp_path)
+
+
+def counts_at(url: str) -> bytes:
+    state = look_at(url).state
+    return b"%d" % (load_manifest(look_at(url).store, state.live[-1]).rollback.to_epoch - 1)  # type: ignore[union-attr]
+
+
+def test_a_folder_of_another_pipeline_is_a_conflict(tmp_path):
+    wal = tmp_path / "wal"
+    with open_keyed(CheckpointConfig(tmp_path / "one", wal_path=wal)) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+    with pytest.raises(sw.Conflict) as caught:
+        open_keyed(CheckpointConfig(tmp_path / "two", wal_path=wal))
+    assert caught.value.code == "keyed.other_pipeline"
+    assert not (tmp_path / "two" / "log").exists()
+    with open_keyed(CheckpointConfig(tmp_path / "two", wal_path=tmp_path / "wal2")) as counts:
+        counts.create_checkpoint()
+    with pytest.raises(sw.Conflict) as caught:
+        open_keyed(CheckpointConfig(tmp_path / "two", wal_path=wal))
+    assert caught.value.code == "keyed.other_pipeline"
+    loose = KeyedState(tmp_path / "loose" / "state")
+    loose.put(b"a", b"1")
+    loose.close()
+    with pytest.raises(sw.Conflict, match="no pipeline has made"):
+        open_keyed(CheckpointConfig(tmp_path / "three", wal_path=tmp_path / "loose"))
+
+
+def test_a_folder_that_is_not_the_one_that_was_opened_last_is_a_conflict(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+        counts.put(b"a", b"2")
+    with open_keyed(config_of(tmp_path, wal_path=tmp_path / "elsewhere")) as counts:
+        counts.put(b"a", b"3")  # acknowledged there, and in no checkpoint
+    with pytest.raises(sw.Conflict) as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.opened_elsewhere"
+    assert content(tmp_path, wal_path=tmp_path / "elsewhere") == {b"a": b"3"}
+
+
+def test_an_older_copy_of_the_folder_is_a_conflict(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+    shutil.copytree(tmp_path / "store" / "counts.wal", tmp_path / "copy")
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"a", b"2")
+        counts.create_checkpoint()
+    shutil.rmtree(tmp_path / "store" / "counts.wal")
+    (tmp_path / "copy").rename(tmp_path / "store" / "counts.wal")
+    with pytest.raises(sw.Conflict) as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.not_newest"
+
+
+# --- the handle
+
+
+def test_an_older_checkpoint_is_restored_into_a_directory_and_nothing_changes(opened, tmp_path):
+    for number in range(3):
+        opened.write([(b"n", b"%d" % number)], offsets={"s": {"n": str(number)}})
+        opened.create_checkpoint(b"outside %d" % number)
+    folder = opened.restore(2, tmp_path / "out")
+    restored = KeyedState(folder, read_only=True)
+    assert dict(restored.scan()) == {b"n": b"1"} and restored.offsets == {"s": {"n": "1"}}
+    restored.close()
+    assert (tmp_path / "out" / "state.bin").read_bytes() == b"outside 1"
+    assert opened.get(b"n") == b"2"
+    for directory in (tmp_path / "out", tmp_path / "store" / "counts" / "x", tmp_path / "store" / "counts.wal" / "x"):
+        with pytest.raises(sw.InvalidInput):
+            opened.restore(2, directory)
+
+
+def test_writes_go_on_while_a_checkpoint_is_stored(opened, monkeypatch):
+    opened.put(b"before", b"1")
+    real, wrote = opened._checkpointer.checkpoint, threading.Event()
+
+    def write() -> None:
+        opened.put(b"meanwhile", b"1")
+        wrote.set()
+
+    def slowly(*args: Any, **fields: Any) -> Any:
+        writer = threading.Thread(target=write)
+        writer.start()
+        writer.join(10)
+        return real(*args, **fields)
+
+    monkeypatch.setattr(opened._checkpointer, "checkpoint", slowly)
+    made = opened.create_checkpoint()
+    assert wrote.is_set() and made.key_count == 1 and opened.key_count == 2
+    assert opened._is_changed()
+
+
+def test_a_closed_pipeline_takes_no_more(tmp_path):
+    counts = open_keyed(config_of(tmp_path))
+    counts.close()
+    counts.close()
+    for call in (
+        lambda: counts.put(b"a", b"1"),
+        counts.create_checkpoint,
+        lambda: counts.get(b"a"),
+        counts.find_latest,
+    ):
+        with pytest.raises(sw.InvalidInput) as caught:
+            call()
+        assert caught.value.code == "pipeline.ended"
+    assert look_at(str(tmp_path / "store" / "counts")).state.release_append_id is not None
+
+
+def test_what_cannot_be_kept_is_refused_and_the_pipeline_goes_on(opened):
+    with pytest.raises(sw.InvalidInput):
+        opened.write([("a", b"1")])
+    with pytest.raises(sw.InvalidInput):
+        opened.create_checkpoint(offsets={"s": {"n": 1}})
+    opened.put(b"a", b"1")
+    assert opened.create_checkpoint().key_count == 1
+
+
+def test_a_store_that_does_not_answer_ends_the_pipeline_and_the_next_start_has_everything(tmp_path, monkeypatch):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+        counts.put(b"a", b"2")
+
+        def away(*_: Any, **__: Any) -> None:
+            raise sw.Unavailable("the store is away", code="store.unavailable")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(counts._store), "put", away)
+            with pytest.raises(sw.Unavailable):
+                counts.create_checkpoint()
+        with pytest.raises(sw.InvalidInput):
+            counts.put(b"a", b"3")
+    assert content(tmp_path) == {b"a": b"2"} and sound(tmp_path)
+
+
+# --- three kinds
+
+
+def test_each_kind_of_pipeline_is_refused_by_the_others(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.create_checkpoint()
+        with pytest.raises(sw.Unsupported, match="a keyed state's") as caught:
+            open_pipeline(tmp_path / "store", "counts")
+        assert caught.value.code == "library.foreign"
+        ready: Any = SimpleNamespace(store=counts._store, log=counts._log, query=None, query_hash=None)
+        job: Any = SimpleNamespace(name="counts")
+        with pytest.raises(sw.Unsupported, match="of a keyed state without Spark"):
+            _check_query(job, ready)
+        assert counts.create_checkpoint().epoch == 2, "nobody has fenced it"
+    with open_pipeline(tmp_path / "store", "words") as words:
+        words.checkpoint(offsets={}, state={})
+        with pytest.raises(sw.Unsupported, match="a program's") as caught:
+            open_keyed(CheckpointConfig(tmp_path / "store" / "words"))
+        assert caught.value.code == "keyed.foreign"
+        words.checkpoint(offsets={}, state={})
+    make_pipeline(tmp_path, 1)
+    with pytest.raises(sw.Unsupported, match="Spark's"):
+        open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
+    assert not (tmp_path / "store" / "orders.wal").exists()
+
+
+def test_a_driver_of_another_kind_that_has_no_checkpoint_yet_is_not_fenced(tmp_path):
+    driver = Driver(tmp_path)
+    with pytest.raises(sw.Unsupported, match="no checkpoint yet"):
+        open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
+    driver.step()
+    with open_keyed(config_of(tmp_path)) as counts:
+        with pytest.raises(sw.Unsupported, match="no checkpoint yet"):
+            open_pipeline(tmp_path / "store", "counts")
+        counts.create_checkpoint()
+
+
+def test_every_command_works_on_a_keyed_pipeline(tmp_path):
+    url = str(tmp_path / "store" / "counts")
+    with open_keyed(config_of(tmp_path)) as counts:
+        for number in range(3):
+            counts.write([(b"n", b"%d" % number)], offsets={"rows": {"row": str(number)}})
+            counts.create_checkpoint()
+    assert [entry["epoch"] for entry in answer("list", url)["checkpoints"]] == [1, 2, 3]
+    shown = answer("show", url, "--at", "2")
+    assert shown["sources"] == {"rows": {"source_type": "keyed", "offsets": {"row": "1"}}}
+    assert shown["operators"]["keyed-state"]["store"] == "rocksdb"
+    assert any(line.startswith("keyed-state") for line in lines("show", url))
+    assert answer("verify", url, "--read-data")["sound"]
+    answer("savepoint", "create", url, "first", "--at", "1")
+    assert answer("rollback", url, "--to", "2", "--yes")["acted"]
+    assert content(tmp_path) == {b"n": b"1"}
+    assert "a keyed state's" in lines("restore", url, "--to", tmp_path / "files", "--at", "first")[1]
+    restored = KeyedState(tmp_path / "files" / "keyed" / "state", read_only=True)
+    assert dict(restored.scan()) == {b"n": b"0"}
+    restored.close()
+    assert json.loads((tmp_path / "files" / "metadata.json").read_text())["body"]["key_count"] == 1
+    assert answer("forget", url, "--keep-last", "1")["forget"]["forgotten_epochs"] == [2, 3]
+    assert answer("verify", url, "--read-data")["sound"]
+    assert [line.split()[0] for line in slackwater("pipelines", tmp_path / "store").stdout.splitlines()[1:]] == [
+        "counts"
+    ]
+
+
+# --- deltas stay small
+
+
+def test_a_hundredth_that_has_changed_costs_a_few_hundredths_and_a_restore_reads_few_objects(tmp_path):
+    chosen, keys, new, objects = random.Random(7), 100_000, [], []
+    with open_keyed(config_of(tmp_path)) as counts:
+        fill(counts, range(keys))
+        full = counts.create_checkpoint()
+        for _ in range(30):
+            fill(counts, chosen.sample(range(keys), keys // 100))
+            made = counts.create_checkpoint()
+            manifest = load_manifest(counts._store, counts._checkpointer.state.live[-1])
+            own = [stored for stored in manifest.objects if made.id in stored.key]
+            new.append(sum(stored.size_bytes for stored in own) / full.size_bytes)
+            objects.append(len(manifest.objects))
+        before = dict(counts.scan())
+    assert sorted(new)[15] < 0.02 and sum(new) / len(new) < 0.05
+    assert max(objects) <= MAX_RUNS
+    forget_local(tmp_path)
+    assert content(tmp_path) == before
+
+
+# --- the program of the documentation, killed
+
+
+def program() -> str:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "keyed.md").read_text(), re.DOTALL)
+    assert len(code.strip().splitlines()) <= 14, "it is to be a dozen lines"
+    return str(code).replace("interval=10", "interval=0.001")
+
+
+def run_program(folder: Path, failpoints: str = "") -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", program()],
+        cwd=folder,
+        env=environment(**{VARIABLE: failpoints}),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
+    return done.returncode
+
+
+def test_the_program_of_the_documentation_counts_right_however_often_it_is_killed(tmp_path):
+    text = [f"the {n % 7} tide and the {n % 3} stream" for n in range(40)]
+    (tmp_path / "input.txt").write_text("\n".join(text))
+    points = [
+        "claim.after",
+        "keyed.lineage.after",
+        "keyed.cut.after",
+        "artifacts.after",
+        "append.after",
+        "latest.after",
+    ]
+    died = [point for point in points if run_program(tmp_path, f"{point}=kill") == -signal.SIGKILL]
+    assert died == points
+    assert run_program(tmp_path) == 0
+    words = " ".join(text).split()
+    with open_keyed(CheckpointConfig(tmp_path / "store" / "words")) as counts:
+        assert dict(counts.scan()) == {word.encode(): b"%d" % words.count(word) for word in words}
+        assert counts.offsets == {"input": {"byte": str(os.path.getsize(tmp_path / "input.txt"))}}
