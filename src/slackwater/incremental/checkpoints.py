@@ -84,6 +84,9 @@ class KeyedCheckpoints:
     until that is stored.
     """
 
+    config: CheckpointConfig
+    url: str
+
     def __init__(self, place: Place, claimed: Claimed, opened: Opened) -> None:
         self.config, self.url = place.config, place.store.url
         self._store, self._log, self._world, self._settings = place.store, place.log, place.world, place.settings
