@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
     from .pipeline.sources.inbox import inbox
-    from .pipeline.tables.feeds import FileFeed
+    from .pipeline.tables.feeds import Feed, FileFeed
+    from .pipeline.tables.stream_feed import StreamFeed
     from .pipeline.tables.table import table
     from .pipeline.writer import writeStream
     from .settings import Settings
@@ -32,6 +33,7 @@ __all__ = [
     "Conflict",
     "Corrupt",
     "DeltaSink",
+    "Feed",
     "FileFeed",
     "FileSink",
     "FunctionSink",
@@ -39,6 +41,7 @@ __all__ = [
     "NotFound",
     "Settings",
     "SlackwaterError",
+    "StreamFeed",
     "Unavailable",
     "Unsupported",
     "adopt",
@@ -59,10 +62,12 @@ __all__ = [
 _LAZY = {
     "CheckpointConfig": ".incremental.config",
     "DeltaSink": ".pipeline.sinks.delta",
+    "Feed": ".pipeline.tables.feeds",
     "FileFeed": ".pipeline.tables.feeds",
     "FileSink": ".pipeline.sinks.files",
     "FunctionSink": ".pipeline.sinks.function",
     "Settings": ".settings",
+    "StreamFeed": ".pipeline.tables.stream_feed",
     "adopt": ".pipeline.adopt",
     "inbox": ".pipeline.sources.inbox",
     "open_keyed": ".incremental.opening",

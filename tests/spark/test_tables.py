@@ -253,3 +253,57 @@ def test_what_cannot_be_a_table_is_refused(risks: Risks, make: Any, code: str) -
     with pytest.raises(sw.SlackwaterError) as caught:
         make(risks)
     assert caught.value.code == code
+
+
+def test_a_stream_feeds_a_table_and_its_position_comes_back_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    risks = Risks(spark, tmp_path)
+
+    def make() -> sw.StreamFeed:
+        source = spark.readStream.schema("id bigint, risk string, _deleted boolean").option("maxFilesPerTrigger", 1)
+        feed = sw.StreamFeed(source.json(str(risks.feed)))
+        risks.made = risks.table(feed=feed)
+        return feed
+
+    feed = make()
+    query = risks.start()
+    for risk in ("low", "mid"):
+        risks.change({1: risk, 2: risk if risk == "low" else None})
+        feed.processAllAvailable()
+        risks.trickle.drop([1, 2])
+        query.processAllAvailable()
+    query.stop()
+    feed = make()
+    again = risks.start()
+    risks.change({3: "new"})
+    feed.processAllAvailable()
+    risks.trickle.drop([1, 3])
+    again.processAllAvailable()
+    again.stop()
+    assert risks.out() == [(1, "low"), (1, "mid"), (1, "mid"), (2, "low"), (2, None), (3, "new")]
+    pipeline = open_pipeline(str(risks.folder / "store" / "risks"))
+    newest = load_manifest(pipeline.store, pipeline.state.live[-1])
+    assert newest.table_offsets["risks"].offsets == {"micro_batch": "2"}
+    assert newest.table_offsets["risks"].source_type == "stream"
+    sw.rollback(str(risks.folder / "store" / "risks"), "1")
+    feed = make()
+    third = risks.start()
+    feed.processAllAvailable()
+    third.processAllAvailable()
+    third.stop()
+    # What was undone is joined again, with what the feed has delivered by then.
+    assert [row[0] for row in risks.out()] == [1, 1, 1, 2, 2, 3] and (1, "low") in risks.out()
+    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+
+
+def test_a_stream_with_state_cannot_feed_a_table(risks: Risks, spark: SparkSession) -> None:
+    with pytest.raises(sw.InvalidInput):
+        sw.StreamFeed(spark.range(3))
+    source = spark.readStream.schema("id bigint, risk string").json(str(risks.feed))
+    risks.made = risks.table(feed=sw.StreamFeed(source.dropDuplicates(["id"])))
+    risks.change({1: "low"})
+    query = risks.start()
+    risks.made.feed.processAllAvailable()  # type: ignore[attr-defined]
+    risks.trickle.drop([1])
+    with pytest.raises(sw.Unsupported) as caught:
+        query.processAllAvailable()
+    assert caught.value.code == "feed.stateful"

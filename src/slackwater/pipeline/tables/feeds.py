@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -27,20 +29,30 @@ class Changes(msgspec.Struct, frozen=True):
     position: dict[str, str]
 
 
-class Feed(Protocol):
-    """A source of changes that can be read again from any position that it gave."""
+class Feed(ABC):
+    """A source of changes that can be read again from any position that it gave. ``kind`` is a word for tools."""
 
     kind: str
 
+    @abstractmethod
     def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
         """Read what came after a position, empty for the beginning; None when there is nothing new.
 
         Each batch has the key's columns and the others, and may have ``_deleted``: true deletes the row with this key.
         """
-        ...
+
+    def start(self, folder: Path) -> None:  # noqa: B027 - most have nothing to begin, nor to end
+        """Begin a run. In the folder are the files that ``files`` gave for the position to go on from."""
+
+    def files(self, position: Mapping[str, str]) -> dict[str, bytes]:
+        """Give what a checkpoint must hold, beside the position, to go on from there: bytes by relative path."""
+        return {}
+
+    def stop(self) -> None:  # noqa: B027
+        """End the run; a second call does nothing."""
 
 
-class FileFeed:
+class FileFeed(Feed):
     """A folder of files with changes: Parquet, JSON lines or CSV, read in the order of their names, each once.
 
     A file must appear whole (write it beside, then rename it), never change, and have a name after those that are

@@ -40,11 +40,11 @@ def table(name: str, *, key: str | Sequence[str], schema: str | StructType, feed
             code="table.bad_name",
             hint="use letters, digits and underscores, up to 64, not a digit first",
         )
-    if not hasattr(feed, "read"):
+    if not isinstance(feed, Feed):
         raise InvalidInput(
             f"the table {name!r} is given {feed!r:.100}, which is no feed",
             code="table.bad_feed",
-            hint="feed=sw.FileFeed(DIR)",
+            hint="feed=sw.FileFeed(DIR), sw.StreamFeed(df), or an object of a class that extends sw.Feed",
         )
     types = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     made = Table(

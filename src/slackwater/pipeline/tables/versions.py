@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ...artifacts import Cut
+from ...artifacts import Cut, CutFile
 from ...errors import Unsupported
 from ...formats.manifest import SourcePosition
 from ...incremental.cut import capture_keyed, check_keyed, folder_of
@@ -80,7 +80,7 @@ class Tables:
         for name, version in versions.items():
             operator, beside = capture_keyed(version, name, held)
             operators.append(operator)
-            files += beside
+            files += [*beside, *_cut_feed(version / _FEED, f"{folder_of(name)}/{_FEED}")]
             positions[name] = self._position(name, version)
         return msgspec.structs.replace(
             cut, operators=operators, files=files, table_offsets=positions, vnode_count=VNODE_COUNT
@@ -105,7 +105,8 @@ class Tables:
         self._ended.set()
         if self._watcher is not None:
             self._watcher.join()
-        for state in self._states.values():
+        for name, state in self._states.items():
+            self._tables[name].feed.stop()
             state.close()
         for micro_batch in self._read:
             self._forget(micro_batch)
@@ -154,6 +155,7 @@ class Tables:
             )
         if known is None:
             state.write([], offsets={_SHAPE: shape})
+        table.feed.start(folder / _FEED)
 
     def _advance(self, name: str) -> None:
         table, state = self._tables[name], self._states[name]
@@ -166,6 +168,10 @@ class Tables:
             self._made += 1
             version = self._versions / name / str(self._made)
             state.checkpoint(version)
+            for path, data in table.feed.files(state.offsets.get(_FEED, {})).items():
+                target = version / _FEED / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(data)
             self._current[name] = version
             logger.info("table %s: %d changes, %d rows", name, changed, state.key_count)
 
@@ -175,3 +181,8 @@ class Tables:
         return SourcePosition(
             source_type=kind, offsets=offsets, verbatim=json.dumps(offsets, sort_keys=True), metadata={}
         )
+
+
+def _cut_feed(folder: Path, path: str) -> list[CutFile]:
+    found = sorted(each for each in folder.rglob("*") if each.is_file())
+    return [CutFile(f"{path}/{each.relative_to(folder)}", each, each.stat().st_size) for each in found]
