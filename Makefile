@@ -25,7 +25,7 @@ setup: $(STAMP) ## make .venv with everything pinned, and a Java when the machin
 demo: $(STAMP) ## kill a pipeline, flip a bit of its state, count what was lost
 	@$(BIN)/python -m demo.run $(ARGS)
 
-bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=storage or pipeline)
+bench: $(STAMP) ## measure against a peer or a ceiling in the same run (SUITE=storage, pipeline or incremental)
 	@$(BIN)/python -m bench.$(or $(SUITE),storage) $(ARGS)
 
 test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some, JOBS=0 runs them in one process)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from .vnodes import PREFIX_BYTES, VNODE_COUNT, prefix, vnode_of
 
 MAX_KEY_BYTES = 64 * KIB
 MAX_VALUE_BYTES = 16 * MIB
+_READ_AT_ONCE = 1_000
 # Beyond every virtual node's prefix: what is known of the state as a whole.
 _DESCRIPTION = b"\xff\xffstate"
 _LINEAGE = b"\xff\xfflineage"
@@ -64,6 +66,7 @@ class KeyedState:
                     code="keyed.vnode_count",
                     hint="open it with the number that it was made with; its keys are spread over so many",
                 )
+            self._prefixes = [prefix(vnode) for vnode in range(vnode_count)]
         except BaseException:
             self._rocks.close()
             raise
@@ -113,7 +116,7 @@ class KeyedState:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Get the values of some keys, in their order; None for one that is not there."""
-        return self._rocks.get([self._stored(key) for key in keys])
+        return self._get([self._stored(key) for key in keys])
 
     def put(self, key: bytes, value: bytes) -> None:
         self.write([(key, value)])
@@ -133,13 +136,15 @@ class KeyedState:
         ``offsets`` of sources that are named replace theirs. A watermark never goes back.
         """
         last = dict(changes)
+        # For each of thousands: what nearly always holds is looked at here, and said there.
         for key, value in last.items():
-            check_size("key", key, MAX_KEY_BYTES)
-            if value is not None:
+            if type(key) is not bytes or len(key) > MAX_KEY_BYTES:
+                check_size("key", key, MAX_KEY_BYTES)
+            if value is not None and (type(value) is not bytes or len(value) > MAX_VALUE_BYTES):
                 check_size("value", value, MAX_VALUE_BYTES)
         stored = {self._stored(key): value for key, value in last.items()}
-        before = self._rocks.get(list(stored))
-        added = sum(value is not None for value in stored.values()) - sum(value is not None for value in before)
+        before = self._get(list(stored))
+        added = before.count(None) - list(stored.values()).count(None)
         known = self._description
         after = msgspec.structs.replace(
             known,
@@ -187,8 +192,14 @@ class KeyedState:
     def close(self) -> None:
         self._rocks.close()
 
+    def _get(self, stored: list[bytes]) -> list[bytes | None]:
+        """Get values, a bounded number at once: RocksDB holds on to a block of a table for each, until all are read."""
+        slices = [self._rocks.get(stored[at : at + _READ_AT_ONCE]) for at in range(0, len(stored), _READ_AT_ONCE)]
+        return list(chain.from_iterable(slices))
+
     def _stored(self, key: bytes) -> bytes:
-        return prefix(vnode_of(key, self._description.vnode_count)) + key
+        prefixes = self._prefixes
+        return prefixes[vnode_of(key, len(prefixes))] + key
 
 
 def _described(rocks: Rocks, vnode_count: int) -> Description:
