@@ -14,8 +14,10 @@ CONF = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", **SHOR
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    spark = sw.session("scores", master="local[2]", conf=CONF)
+    parser.add_argument("--master", default="local[2]")
+    args = parser.parse_args()
+    folder = args.folder
+    spark = sw.session("scores", master=args.master, conf=CONF)
     merchants = sw.table(
         "merchants",
         key="merchant",
