@@ -21,7 +21,7 @@ from .rocks import Rocks
 _CHUNK_MESSAGES = 10_000
 _CHUNK_BYTES = 4 * MIB
 # The receiver's files move under a reader, who then sees a part: for so long it looks again.
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 
 
 class Message(NamedTuple):
@@ -74,15 +74,17 @@ def check_range(folder: Path, published: Published, inbox: str, begin: int, end:
         )
 
 
-def read_messages(folder: Path, inbox: str, begin: int, end: int) -> Iterator[list[Message]]:
+def read_messages(
+    folder: Path, inbox: str, begin: int, end: int, *, patience_s: float = PATIENCE_S
+) -> Iterator[list[Message]]:
     """Read the messages after ``begin`` up to ``end``, chunk by chunk, with no position left out."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + patience_s
     while begin < end:
         try:
             with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
                 for chunk in _chunks(rocks, inbox, begin, end):
                     yield chunk
-                    begin, deadline = chunk[-1].position, time.monotonic() + _PATIENCE_S
+                    begin, deadline = chunk[-1].position, time.monotonic() + patience_s
         except SlackwaterError as error:
             if isinstance(error, NotFound) or error.code == "inbox.swapped" or time.monotonic() > deadline:
                 raise
@@ -118,7 +120,7 @@ def _chunks(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[Mes
 def report(folder: Path) -> Report:
     """Read what an inbox holds, beside its receiver or without one."""
     read_published(folder)  # says that there is none, before RocksDB does
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
@@ -17,7 +19,7 @@ from ..settings import MIB
 from .wal import find_end
 
 if TYPE_CHECKING:
-    from rocksdict import Options, Rdict
+    from rocksdict import Cache, Options, Rdict, WriteBatch, WriteOptions
 
 # A key and its value, or None for its deletion.
 Change: TypeAlias = tuple[bytes, bytes | None]
@@ -28,7 +30,9 @@ _LOCK = "WRITER"
 # Sorted runs of tables. Each was new in one checkpoint, so no checkpoint refers to more objects.
 MAX_RUNS = 24
 _WRITE_BUFFER_BYTES = 16 * MIB
-_BLOCK_CACHE_BYTES = 32 * MIB
+_BLOCK_CACHE_BYTES = 96 * MIB
+# For how long a write waits for tables to be written, and how often it looks.
+_STALL_S, _STALL_LOOK_S = 30.0, 0.002
 # An archived log is deleted after this; RocksDB takes no word for never.
 _KEPT_FOR_S = 100 * 365 * 86_400
 
@@ -39,6 +43,7 @@ class Rocks:
     def __init__(self, folder: Path, *, read_only: bool = False, archive_wal: bool = False) -> None:
         self.folder = folder
         self._lock: BinaryIO | None = None
+        self._errors = 0
         if read_only:
             self._database = _open_read_only(folder)
             return
@@ -65,19 +70,33 @@ class Rocks:
 
     def write(self, changes: Iterable[Change], *, dropped: tuple[bytes, bytes] | None = None) -> None:
         """Make all of this durable, in this order, or nothing: what lies in the range ``dropped`` goes first."""
-        from rocksdict import WriteBatch, WriteOptions  # noqa: PLC0415 - an extra
+        from rocksdict import WriteOptions  # noqa: PLC0415 - an extra
 
-        batch, options = WriteBatch(raw_mode=True), WriteOptions()
+        options = WriteOptions()
         options.sync = True
-        if dropped is not None:
-            batch.delete_range(*dropped)
-        for key, value in changes:
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
+        options.no_slowdown = True
+        changes = list(changes)
         with _translated(self.folder):
+            began: float | None = None
+            # A batch that was refused is used up, too.
+            while not self._try_to_write(_batch(changes, dropped), options):
+                began = began or time.monotonic()
+                # RocksDB itself would wait until its tables are written: for ever, on a disk that is full.
+                errors = self._database.property_int_value("rocksdb.background-errors") or 0
+                if errors > self._errors or time.monotonic() - began > _STALL_S:
+                    self._errors = errors
+                    raise _unusable(self.folder, "No space left, or an error of the disk: its tables cannot be written")
+                time.sleep(_STALL_LOOK_S)
+
+    def _try_to_write(self, batch: WriteBatch, options: WriteOptions) -> bool:
+        """Write, unless that had to wait for tables to be written."""
+        try:
             self._database.write(batch, options)
+        except Exception as error:
+            if not str(error).startswith("Result incomplete"):
+                raise
+            return False
+        return True
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Go through all keys from ``begin`` to before ``end``, in order."""
@@ -107,9 +126,29 @@ class Rocks:
         return sum(path.stat().st_size for path in self.folder.glob("*.log"))
 
     def close(self) -> None:
-        self._database.close()
-        if self._lock is not None:
-            self._lock.close()
+        """Let the folder go, even if RocksDB cannot write what it would like to: the log has all of it."""
+        try:
+            with _translated(self.folder):
+                self._database.close()
+        finally:
+            # One that could not close is closed when nobody has it any more.
+            del self._database
+            if self._lock is not None:
+                self._lock.close()
+
+
+def _batch(changes: Iterable[Change], dropped: tuple[bytes, bytes] | None) -> WriteBatch:
+    from rocksdict import WriteBatch  # noqa: PLC0415
+
+    batch = WriteBatch(raw_mode=True)
+    if dropped is not None:
+        batch.delete_range(*dropped)
+    for key, value in changes:
+        if value is None:
+            batch.delete(key)
+        else:
+            batch.put(key, value)
+    return batch
 
 
 def _open(folder: Path, archive_wal: bool) -> Rdict:
@@ -132,10 +171,17 @@ def _open_read_only(folder: Path) -> Rdict:
         return Rdict(str(folder), _options(), access_type=AccessType.read_only())
 
 
+@cache
+def _cache() -> Cache:
+    """One for all databases of this process: versions of a table share most of their files, and so their blocks."""
+    from rocksdict import Cache  # noqa: PLC0415
+
+    return Cache(_BLOCK_CACHE_BYTES)
+
+
 def _options() -> Options:
     from rocksdict import (  # noqa: PLC0415
         BlockBasedOptions,
-        Cache,
         DBCompactionStyle,
         DBCompressionType,
         Options,
@@ -144,7 +190,7 @@ def _options() -> Options:
 
     table = BlockBasedOptions()
     table.set_bloom_filter(10, block_based=False)
-    table.set_block_cache(Cache(_BLOCK_CACHE_BYTES))
+    table.set_block_cache(_cache())
     # Runs of like size are merged: what is new in a checkpoint stays near what has changed, however large the rest is.
     tiers = UniversalCompactOptions()
     tiers.max_size_amplification_percent = 100

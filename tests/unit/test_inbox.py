@@ -1,0 +1,354 @@
+"""An inbox: what was acknowledged is there, in order and once; whatever is wrong is said."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slackwater.errors import Conflict, Corrupt, NotFound, SlackwaterError, Unavailable
+from slackwater.formats import inbox as documents
+from slackwater.formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Published
+from slackwater.incremental.inbox import KILLED, STOPPED, Appended, Inbox, Limits, Session
+from slackwater.incremental.inbox_reader import Message, check_range, read_messages, read_published, report
+from slackwater.world import RealWorld
+
+
+class SetClock(RealWorld):
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.at_ms, self.running_s = 1_000_000, 0.0
+
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    def monotonic(self) -> float:
+        return self.running_s
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "inbox"
+
+
+@pytest.fixture
+def opened(folder: Path) -> Iterator[Callable[..., Inbox]]:
+    made: list[Inbox] = []
+
+    def open_inbox(**limits: float) -> Inbox:
+        made.append(Inbox(folder, Limits(**limits)))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield open_inbox
+    for inbox in made:
+        inbox.close()
+
+
+def read_all(folder: Path, begin: int = 0) -> list[Message]:
+    published = read_published(folder)
+    chunks = read_messages(folder, published.inbox, begin, published.position, patience_s=0.2)
+    return [message for chunk in chunks for message in chunk]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+# --- appending
+
+
+def test_messages_of_many_senders_are_dense_and_each_senders_stay_in_order(opened, folder):
+    inbox = opened()
+
+    def send(sender: int) -> None:
+        for number in range(50):
+            appended = inbox.append([b"%d %d %d" % (sender, number, part) for part in range(3)]).result()
+            assert appended.last - appended.first == 2
+
+    threads = [threading.Thread(target=send, args=(sender,)) for sender in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = read_all(folder)
+    assert [message.position for message in found] == list(range(1, 1201))
+    for sender in range(8):
+        sent = [message.content for message in found if message.content.startswith(b"%d " % sender)]
+        assert sent == [b"%d %d %d" % (sender, number, part) for number in range(50) for part in range(3)]
+
+
+def test_a_key_that_is_known_gives_the_first_answer_also_after_a_restart(opened, folder):
+    inbox = opened()
+    together = [inbox.append([b"a", b"b"], key=b"k") for _ in range(3)]
+    assert [each.result() for each in together] == [Appended(1, 2), Appended(1, 2, True), Appended(1, 2, True)]
+    inbox.close()
+    assert opened().append([b"a", b"b"], key=b"k").result() == Appended(1, 2, True)
+    assert [message.content for message in read_all(folder)] == [b"a", b"b"]
+
+
+def test_a_key_with_other_content_is_refused_or_taken_as_the_caller_says(opened, folder):
+    inbox = opened()
+    inbox.append([b"a"], key=b"k").result()
+    with pytest.raises(Conflict, match=r"inbox\.key_reused"):
+        inbox.append([b"b"], key=b"k").result()
+    assert inbox.append([b"c"], key=b"k", other="take").result() == Appended(2, 2)
+    assert inbox.append([b"c"], key=b"k", other="take").result() == Appended(2, 2, True)
+    assert [message.content for message in read_all(folder)] == [b"a", b"c"]
+
+
+def test_a_key_is_forgotten_when_it_is_old_by_running_time_and_covered_never_by_the_clock(folder):
+    world = SetClock()
+    inbox = Inbox(folder, Limits(keep_keys_s=60), world=world)
+    for number in range(5):
+        inbox.append([b"%d" % number], key=b"%d" % number).result()
+    world.at_ms += 10**9  # a clock that is set forward makes nothing old
+    inbox.drop_through(4).result()
+    assert inbox.description.keys_dropped == 0
+    world.running_s += 61
+    inbox.append([b"x"]).result()
+    assert inbox.description.keys_dropped == 4  # the fifth names what nothing covers yet
+    assert inbox.append([b"4"], key=b"4").result() == Appended(5, 5, True)
+    assert inbox.append([b"0"], key=b"0").result() == Appended(7, 7)
+    inbox.close()
+
+
+def test_a_full_inbox_lets_senders_wait_until_something_is_covered(opened):
+    inbox = opened(max_messages=3, max_bytes=100)
+    inbox.append([b"1", b"2", b"3"]).result()
+    with pytest.raises(Unavailable, match=r"inbox\.full"):
+        inbox.append([b"4"])
+    inbox.drop_through(2).result()
+    assert inbox.append([b"4"]).result() == Appended(4, 4)
+    inbox.drop_through(4).result()
+    with pytest.raises(Unavailable, match=r"inbox\.full"):
+        inbox.append([bytes(101)])
+    assert inbox.append([bytes(100)]).result() == Appended(5, 5)
+
+
+def test_behind_an_append_that_failed_nothing_of_its_session_is_taken(opened, folder):
+    inbox, session = opened(), Session()
+    session.broken = True
+    with pytest.raises(Unavailable, match=r"inbox\.overtaken"):
+        inbox.append([b"2"], session=session).result()
+    assert inbox.append([b"1"], session=Session()).result() == Appended(1, 1)
+
+
+def test_what_was_refused_and_repeated_is_counted_for_good(opened, folder):
+    inbox = opened()
+    inbox.refuse(garbage=2)
+    inbox.refuse(oversized=1)
+    assert inbox.refused == (2, 1)
+    inbox.append([b"a"], key=b"k").result()
+    inbox.append([b"a"], key=b"k").result()
+    inbox.close()
+    found = report(folder).description
+    assert (found.garbage, found.oversized, found.repeated) == (2, 1, 1)
+
+
+# --- one receiver, its times
+
+
+def test_a_second_receiver_is_refused_and_the_first_goes_on(opened, folder):
+    inbox = opened()
+    with pytest.raises(Conflict, match=r"keyed\.taken"):
+        Inbox(folder)
+    assert inbox.append([b"a"]).result() == Appended(1, 1)
+
+
+def test_a_clock_that_is_set_back_takes_no_time_back_and_loses_nothing(folder):
+    world = SetClock()
+    for at_ms in (2_000_000, 1_000, 500):
+        world.at_ms = at_ms
+        inbox = Inbox(folder, world=world)
+        inbox.begin_receiving().result()
+        inbox.append([b"%d" % at_ms]).result()
+        inbox.close()
+    found = read_all(folder)
+    assert [message.content for message in found] == [b"2000000", b"1000", b"500"]
+    assert [message.received_at_ms for message in found] == [2_000_000] * 3
+    assert [(gap.from_ms, gap.to_ms) for gap in report(folder).gaps] == [(2_000_000, 2_000_000)] * 2
+
+
+def test_each_time_without_a_receiver_is_a_gap_with_its_times_and_reason(folder):
+    world = SetClock()
+
+    def receive(at_ms: int) -> Inbox:
+        world.at_ms = at_ms
+        inbox = Inbox(folder, world=world)
+        inbox.begin_receiving().result()
+        inbox.append([b"x"]).result()
+        return inbox
+
+    receive(1_000).close()
+    inbox = receive(5_000)
+    world.at_ms = 6_000
+    inbox.end_receiving("the upstream went away").result()
+    world.at_ms = 8_000
+    inbox.end_receiving("it is still away").result()
+    inbox.begin_receiving().result()
+    shutil.copytree(folder, folder.with_name("killed"))  # as a kill leaves it
+    inbox.close()
+    gaps = [(gap.from_ms, gap.to_ms, gap.after, gap.why) for gap in report(folder).gaps]
+    assert gaps == [(1_000, 5_000, 1, STOPPED), (6_000, 8_000, 2, "the upstream went away")]
+    world.at_ms = 9_000
+    killed = Inbox(folder.with_name("killed"), world=world)
+    killed.begin_receiving().result()
+    killed.close()
+    assert [gap.why for gap in report(folder.with_name("killed")).gaps][2:] == [KILLED]
+
+
+# --- dropping
+
+
+def cover(folder: Path, position: int, inbox: str) -> None:
+    document = documents.encode(Covered(inbox=inbox, position=position, pipeline=32 * "a"))
+    (folder / "new").write_bytes(document)
+    (folder / "new").rename(folder / COVERED_FILE)
+
+
+def test_what_a_pipeline_covers_is_dropped_and_reading_it_again_is_an_error(opened, folder):
+    inbox = opened()
+    inbox.append([b"%d" % number for number in range(1, 11)]).result()
+    uid = inbox.description.uid
+    cover(folder, 7, uid)
+    wait_until(lambda: inbox.description.dropped == 7)
+    wait_until(lambda: read_published(folder) == Published(inbox=uid, position=10, dropped=7))
+    assert [message.content for message in read_all(folder, 7)] == [b"8", b"9", b"10"]
+    assert inbox.description.total_bytes - inbox.description.dropped_bytes == 4
+    with pytest.raises(NotFound, match=r"inbox\.dropped"):
+        read_all(folder, 6)
+    cover(folder, 3, uid)  # it never goes back
+    inbox.append([b"11"]).result()
+    time.sleep(0.4)
+    assert inbox.description.dropped == 7
+
+
+@pytest.mark.parametrize(("position", "uid"), [(99, None), (1, 32 * "b")], ids=["ahead", "of another inbox"])
+def test_what_covers_more_than_is_there_or_something_else_drops_nothing(opened, folder, position, uid, caplog):
+    inbox = opened()
+    inbox.append([b"1", b"2"]).result()
+    cover(folder, position, uid or inbox.description.uid)
+    wait_until(lambda: "nothing was dropped" in caplog.text)
+    assert inbox.description.dropped == 0
+    assert len(read_all(folder)) == 2
+
+
+# --- reading
+
+
+def test_a_reader_follows_a_receiver_that_writes_flushes_and_drops_under_it(opened, folder):
+    inbox = opened()
+    ended = threading.Event()
+
+    def write() -> None:
+        for number in range(400):
+            last = inbox.append([b"%d" % number + bytes(100_000)]).result().last
+            if number % 50 == 49:
+                inbox.drop_through(last - 200).result()
+        ended.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    read = 0
+    while not (ended.is_set() and read == 400):
+        published = read_published(folder)
+        for chunk in read_messages(folder, published.inbox, read, published.position):
+            for message in chunk:
+                assert (message.position, message.content[:3].rstrip(b"\0")) == (read + 1, b"%d" % read)
+                read += 1
+    writer.join()
+
+
+def test_another_inbox_or_an_older_copy_in_its_place_is_refused(tmp_path):
+    published = Published(inbox=32 * "a", position=10, dropped=4)
+    check_range(tmp_path, published, 32 * "a", 4, 10)
+    with pytest.raises(Corrupt, match=r"inbox\.swapped"):
+        check_range(tmp_path, published, 32 * "b", 4)
+    with pytest.raises(NotFound, match=r"inbox\.dropped"):
+        check_range(tmp_path, published, 32 * "a", 3)
+    with pytest.raises(Corrupt, match=r"inbox\.went_back"):
+        check_range(tmp_path, published, 32 * "a", 11)
+    with pytest.raises(Corrupt, match=r"inbox\.went_back"):
+        check_range(tmp_path, published, 32 * "a", 4, 11)
+
+
+def test_a_folder_without_an_inbox_and_documents_that_are_none_are_refused(opened, folder, tmp_path):
+    with pytest.raises(NotFound, match=r"inbox\.not_there"):
+        read_published(tmp_path)
+    opened()
+    path = folder / PUBLISHED_FILE
+    path.write_bytes(path.read_bytes().replace(b'"dropped":0', b'"dropped":1'))
+    with pytest.raises(Corrupt, match=r"inbox\.damaged"):
+        read_published(folder)
+
+
+def test_a_wiped_database_beside_its_position_is_an_error(opened, folder):
+    inbox = opened()
+    inbox.append([b"1", b"2"]).result()
+    inbox.close()
+    published = read_published(folder)
+    shutil.rmtree(folder / "messages")
+    fresh = opened()
+    fresh.append([b"x", b"y", b"z"]).result()
+    with pytest.raises(Corrupt, match=r"inbox\.swapped"):
+        list(read_messages(folder, published.inbox, 0, 2))
+
+
+# --- damage
+
+
+def damaged(folder: Path, file: Path, bit: int) -> Path:
+    copy = folder.with_name("damaged")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(folder, copy)
+    path = copy / file.relative_to(folder)
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+    return copy
+
+
+def same_or_error(copy: Path, expected: list[bytes], uid: str) -> str:
+    """Read a damaged inbox as a pipeline and as a receiver do: all there, or an error."""
+    told = []
+    try:
+        chunks = read_messages(copy, uid, 0, len(expected), patience_s=0)
+        assert [message.content for chunk in chunks for message in chunk] == expected
+    except SlackwaterError as error:
+        told.append(error.code)
+    try:
+        inbox = Inbox(copy)
+        try:
+            assert (inbox.description.uid, inbox.description.last) == (uid, len(expected))
+        finally:
+            inbox.close()
+        chunks = read_messages(copy, uid, 0, len(expected), patience_s=0)
+        assert [message.content for chunk in chunks for message in chunk] == expected
+    except SlackwaterError as error:
+        told.append(error.code)
+    return " ".join(told)
+
+
+@pytest.mark.parametrize("kind", ["log", "sst"])
+def test_a_flipped_bit_is_an_error_and_never_fewer_messages(opened, folder, kind):
+    inbox = opened()
+    expected = [b"message %d" % number for number in range(60)]
+    for at in range(0, 60, 6):
+        inbox.append(expected[at : at + 6], key=b"%d" % at).result()
+    uid = inbox.description.uid
+    if kind == "log":
+        folder = Path(shutil.copytree(folder, folder.with_name("killed")))  # a close makes a table of the log
+    inbox.close()
+    file = max((folder / "messages").glob(f"*.{kind}"), key=lambda path: path.stat().st_size)
+    bits = file.stat().st_size * 8
+    told = [same_or_error(damaged(folder, file, bit), expected, uid) for bit in range(3, bits, bits // 60)]
+    print(f"{sum(map(bool, told))} of {len(told)} flips were told: {sorted(set(told))}")
+    assert sum(map(bool, told)) > len(told) // 2
