@@ -181,6 +181,11 @@ class Checkpointer:
             objects=references(document),
         )
 
+    @property
+    def holdings(self) -> Holdings:
+        """What the newest checkpoint holds, and the next one may refer to."""
+        return self._holdings
+
     def store_all_again(self) -> None:
         """Let the next checkpoint refer to nothing that older ones have stored."""
         self._holdings = {}

@@ -479,6 +479,26 @@ def test_E6_a_flipped_bit_of_a_stored_table_or_of_state_from_outside_is_fatal(tm
     assert not (tmp_path / "store" / "counts.wal" / "state").exists()
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known):
+    with open_keyed(config_of(tmp_path)) as counts:
+        fill(counts, range(2_000))
+        counts.create_checkpoint()
+    if not known:  # then nothing says what its digest was
+        damaged_head(tmp_path).write_bytes(b"rot")
+    (table,) = (tmp_path / "store" / "counts.wal" / "state").glob("*.sst")
+    with table.open("r+b") as file:
+        file.seek(table.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    with open_keyed(config_of(tmp_path, incremental=False)) as counts:
+        with pytest.raises(sw.Corrupt) as caught:
+            counts.create_checkpoint()
+        assert caught.value.code == "keyed.damaged"
+    assert look_at(str(tmp_path / "store" / "counts")).state.epoch == 1
+
+
 def test_E7_epochs_never_go_back(tmp_path):
     seen = []
     for step in ("", "", "elsewhere", "rollback", "elsewhere", ""):
@@ -770,6 +790,20 @@ def test_a_folder_that_is_not_the_one_that_was_opened_last_is_a_conflict(tmp_pat
         open_keyed(config_of(tmp_path))
     assert caught.value.code == "keyed.opened_elsewhere"
     assert content(tmp_path, wal_path=tmp_path / "elsewhere") == {b"a": b"3"}
+
+
+def test_an_older_copy_of_the_store_is_a_conflict(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.create_checkpoint()
+    shutil.copytree(tmp_path / "store" / "counts", tmp_path / "copy")
+    with open_keyed(config_of(tmp_path)) as counts:
+        for _ in range(3):
+            counts.create_checkpoint()
+    shutil.rmtree(tmp_path / "store" / "counts")
+    (tmp_path / "copy").rename(tmp_path / "store" / "counts")
+    with pytest.raises(sw.Conflict, match="the store ends at 1") as caught:
+        open_keyed(config_of(tmp_path))
+    assert caught.value.code == "keyed.not_newest" and "older copy" in str(caught.value.hint)
 
 
 def test_an_older_copy_of_the_folder_is_a_conflict(tmp_path):

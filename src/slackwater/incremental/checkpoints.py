@@ -7,7 +7,7 @@ The local database is the checkpoint that it goes on from, with all that was wri
 
 from __future__ import annotations
 
-import logging
+import hashlib
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,9 +17,9 @@ from typing import cast
 
 import msgspec
 
-from ..artifacts import Cut, CutFile, Held
+from ..artifacts import Cut, CutFile, CutOperator, Held
 from ..checkpointer import Attempt, Checkpointer
-from ..errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..forget import by_ref, by_rules, forget
 from ..formats.changes import Settlement
@@ -41,8 +41,6 @@ from .keyed import KeyedState
 from .local import ROLE, LocalFolder, check_target, restore_into
 from .metadata import OUTSIDE_FILE, STATE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
 from .rocks import Change, check_size
-
-logger = logging.getLogger("slackwater")
 
 # What a program gives from outside is held in memory, here and there.
 MAX_OUTSIDE_BYTES = 1024**3
@@ -109,7 +107,7 @@ class KeyedCheckpoints:
         self._saved_at, self._saved_time = opened.saved_at, self._world.monotonic()
         self._unsaved_bytes = _measure(self._local.database, self._tables) if self._is_changed() else 0
         self._failure: BaseException | None = None
-        self._closed = False
+        self._closed = self._scanned = False
         self._writing, self._checkpointing = threading.RLock(), threading.RLock()
 
     # --- the state
@@ -217,6 +215,7 @@ class KeyedCheckpoints:
                     vnode_count=description.vnode_count,
                 )
                 if not self.config.incremental:
+                    self._check_tables(operator)
                     self._checkpointer.store_all_again()
                 captured_ms = round(1000 * (self._world.monotonic() - began))
                 report = self._checkpointer.checkpoint(cut, attempt, captured_ms=captured_ms)
@@ -356,6 +355,29 @@ class KeyedCheckpoints:
         self._state.checkpoint(self._local.cut)
         reach("keyed.cut.after")
 
+    def _check_tables(self, operator: CutOperator) -> None:
+        """See that tables which are stored again are what they were: a bit that has rotted here would be stored, too.
+
+        Those that the newest checkpoint holds have a digest. Others were read whole once, or are made of such since.
+        """
+        tables = [file for part in operator.partitions for file in part.files]
+        held = self._checkpointer.holdings
+        for table in tables:
+            if table.path in held and _digest(cast(Path, table.source)) != held[table.path].sha256:
+                raise Corrupt(
+                    f"the local table {table.path} is not the one that was stored before",
+                    code="keyed.damaged",
+                    hint="move the folder away: then the newest checkpoint is restored",
+                )
+        if not self._scanned and any(table.path not in held for table in tables):
+            cut = KeyedState(self._local.cut, vnode_count=self._state.description.vnode_count, read_only=True)
+            try:
+                for _ in cut.scan():
+                    pass
+            finally:
+                cut.close()
+        self._scanned = True
+
     def _is_changed(self) -> bool:
         return self._saved_at is None or self._state.wal_position != self._saved_at
 
@@ -396,6 +418,11 @@ class KeyedCheckpoints:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise _ended(self.config)
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _measure(database: Path, held: Collection[str]) -> int:

@@ -43,7 +43,7 @@ class LocalFolder:
         self.folder, self._archive_wal = folder, archive_wal
         self._opened: KeyedState | None = None
         with _translated(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_folder(folder)
             self._lock = lock_folder(folder)
             try:
                 for name in ("incoming", "outgoing", "cut"):
@@ -72,6 +72,8 @@ class LocalFolder:
 
     def begin(self, uid: str) -> KeyedState:
         """Begin the database of a pipeline that has no checkpoint yet."""
+        with _translated(self.folder):
+            _make_folder(self.database)
         state = self.open()
         state.note_lineage(Lineage(uid=uid, base_id=None, base_epoch=0, attempt_id=None))
         return state
@@ -145,8 +147,12 @@ def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep"
         return "keep"
     if _was_rolled_back(lineage, state):
         return "replace"
+    if lineage.base_epoch > state.epoch:
+        what, hint = f"the store ends at {state.epoch}", f"was the store restored from an older copy? If so, {hint}"
+    else:
+        what = f"the pipeline has come to {state.epoch} elsewhere"
     raise Conflict(
-        f"{folder} goes on from epoch {lineage.base_epoch}, and the pipeline has come to {state.epoch} elsewhere",
+        f"{folder} goes on from epoch {lineage.base_epoch}, and {what}",
         code="keyed.not_newest",
         hint=hint,
         epoch=state.epoch,
@@ -259,6 +265,14 @@ def _make_token(path: Path, world: World) -> str:
     unnamed.rename(path)
     _sync_folder(path.parent)
     return token
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that is there after a power loss, too: what is in it may be synced, and nothing lead to it."""
+    if not folder.exists():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _remove(folder: Path) -> None:
