@@ -19,6 +19,7 @@ from slackwater.artifacts import Cut, get_artifacts, put_artifacts
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unsupported
 from slackwater.formats import sealed
 from slackwater.formats.keyed import Description, decode_description, encode_description
+from slackwater.incremental import rocks
 from slackwater.incremental.cut import capture_keyed, check_keyed, folder_of
 from slackwater.incremental.keyed import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
 from slackwater.incremental.vnodes import VNODE_COUNT, vnode_of
@@ -276,6 +277,29 @@ except Unavailable as error:
     assert said == "keyed.unavailable" and int(done) > 50
     state = KeyedState(tmp_path / "s")
     assert state.key_count >= int(done) and state.get(b"%d" % (int(done) - 1)) == bytes(1000)
+    state.close()
+
+
+def test_a_write_that_has_to_wait_for_tables_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rocks, "_WRITE_BUFFER_BYTES", 64 * 1024)
+    state, model, refused = KeyedState(tmp_path / "s"), dict[bytes, bytes](), 0
+    real = state._rocks._try_to_write
+
+    def counted(*args: Any) -> bool:
+        nonlocal refused
+        written = real(*args)
+        refused += not written
+        return written
+
+    monkeypatch.setattr(state._rocks, "_try_to_write", counted)
+    for number in range(400):
+        batch = {b"%d" % (number * 50 % 977 + n): os.urandom(1000) for n in range(50)}
+        state.write(batch.items())
+        model |= batch
+        if refused and number > 50:
+            break
+    assert refused, "RocksDB has kept up with all of it"
+    assert dict(state.scan()) == model and state.key_count == len(model)
     state.close()
 
 
