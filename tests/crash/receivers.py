@@ -90,6 +90,8 @@ def post(port: int, body: bytes, **headers: str) -> tuple[int, Any]:
         connection.request("POST", "/", body, {name.replace("_", "-"): value for name, value in headers.items()})
         response = connection.getresponse()
         return response.status, json.loads(response.read())
+    except http.client.HTTPException as error:
+        raise ConnectionError("the answer was cut") from error
     finally:
         connection.close()
 

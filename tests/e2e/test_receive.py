@@ -1,0 +1,175 @@
+"""`slackwater receive`: what senders are answered, and what people are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slackwater.errors import InvalidInput
+from slackwater.incremental.inbox_reader import read_messages, read_published, report
+from slackwater.receive.http import open_socket, parse_listen
+from slackwater.receive.websocket import check_url, find_token, parse_path
+from tests.crash.receivers import NDJSON, Receiver, get, post
+from tests.store.test_full_and_read_only import NAMESPACE, can_mount
+
+TOKEN = "SLACKWATER_RECEIVE_TOKEN"
+
+
+@pytest.fixture
+def receive(tmp_path: Path) -> Iterator[Callable[..., tuple[Receiver, int]]]:
+    made: list[Receiver] = []
+
+    def start(*options: object, **environment: str) -> tuple[Receiver, int]:
+        made.append(Receiver("http", tmp_path / "inbox", "--listen", "127.0.0.1:0", *options, **environment))
+        port = made[-1].port()
+        assert port is not None, made[-1].words
+        return made[-1], port
+
+    yield start
+    for receiver in made:
+        if receiver.process.poll() is None:
+            receiver.end()
+
+
+def kept(folder: Path) -> list[bytes]:
+    published = read_published(folder)
+    chunks = read_messages(folder, published.inbox, published.dropped, published.position)
+    return [message.content for chunk in chunks for message in chunk]
+
+
+def test_json_and_ndjson_are_taken_as_they_are_and_what_is_neither_is_refused_whole(receive, tmp_path):
+    receiver, port = receive("--max-message", 100, "--max-body", 1000)
+    assert post(port, b' {"a":  1} ') == (200, {"accepted": 1, "first": 1, "last": 1, "repeated": False})
+    assert post(port, b'{"b":2}\n\n[3]\r\n', Content_Type=NDJSON)[1]["last"] == 3
+    for body in (b"", b"  ", b"{", b'{"a":1}{"b":2}', b'{"a":NaN}', b'"\xff"', b"[" * 90, b"\0"):
+        status, answer = post(port, body)
+        assert (status, answer["error"]["code"]) == (400, "receive.garbage"), body
+    status, answer = post(port, b'{"a":1}\n{"b":', Content_Type=NDJSON)
+    assert status == 400 and "message 2" in answer["error"]["message"]
+    assert post(port, b"1", Idempotency_Key="x" * 257)[1]["error"]["code"] == "receive.bad_key"
+    for body in (b'"' + 200 * b"x" + b'"', bytes(2000)):
+        assert post(port, body)[0] == 413
+    assert get(port, "/health") == (200, {"status": "ok"})
+    counters = get(port, "/counters")[1]
+    assert (counters["position"], counters["garbage"], counters["oversized"]) == (3, 10, 2)
+    assert receiver.end()[0] == 0
+    assert kept(tmp_path / "inbox") == [b'{"a":  1}', b'{"b":2}', b"[3]"]
+    found = report(tmp_path / "inbox").description
+    assert (found.garbage, found.oversized) == (10, 2)
+
+
+def test_a_full_inbox_answers_429_and_a_reused_key_422(receive):
+    _, port = receive("--max-held", 2)
+    assert post(port, b"1", Idempotency_Key="a")[0] == 200
+    assert post(port, b"2", Idempotency_Key="a")[0] == 422
+    assert post(port, b"2")[0] == 200
+    status, answer = post(port, b"3")
+    assert (status, answer["error"]["code"]) == (429, "inbox.full")
+
+
+def test_with_a_token_only_those_who_know_it_are_heard_and_it_is_never_said(receive):
+    receiver, port = receive(**{TOKEN: "hush-hush"})
+    assert post(port, b"1")[0] == post(port, b"1", Authorization="Bearer wrong")[0] == 401
+    assert get(port, "/counters")[0] == 401
+    assert get(port, "/health")[0] == 200
+    status, _ = post(port, b"1", Authorization="Bearer hush-hush")
+    assert status == 200
+    code, printed = receiver.end()
+    assert code == 0 and "hush" not in printed + receiver.words
+
+
+def test_other_machines_need_a_token_and_addresses_are_checked():
+    with pytest.raises(InvalidInput, match=r"receive\.no_token"):
+        open_socket("0.0.0.0", 0, token=None)
+    assert parse_listen("8080") == ("127.0.0.1", 8080) and parse_listen("[::1]:0") == ("::1", 0)
+    for text in ("", "x", "127.0.0.1:", ":8080", "127.0.0.1:70000"):
+        with pytest.raises(InvalidInput, match=r"receive\.bad_address"):
+            parse_listen(text)
+    for url in ("http://x", "ws://", "x"):
+        with pytest.raises(InvalidInput, match=r"receive\.bad_address"):
+            check_url(url)
+
+
+def test_paths_to_positions():
+    assert find_token('{"a": [{"b c": "x"}]}', parse_path("$.a[0]['b c']")) == "x"
+    for message in ('{"a": []}', '{"a": true}', '{"a": 1.5}', "[]", '{"a": null}'):
+        assert find_token(message, parse_path("$.a")) is None
+    for text in ("", "$", "a", "$a", "$.a.", "$.a[x]", "$..a"):
+        with pytest.raises(InvalidInput, match=r"receive\.bad_path"):
+            parse_path(text)
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slackwater.cli", "receive", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_what_an_inbox_holds_is_shown_beside_its_receiver_and_after_it(receive, tmp_path):
+    receiver, port = receive()
+    post(port, b"1\n2", Content_Type=NDJSON, Idempotency_Key="a")
+    shown = run("show", tmp_path / "inbox")
+    assert shown.returncode == 0 and "held        2 messages, 2 B" in shown.stdout, shown
+    receiver.process.kill()
+    receiver.end()
+    receiver, _ = receive()
+    assert receiver.end()[0] == 0
+    told: Any = json.loads(run("show", tmp_path / "inbox", "--json").stdout)
+    assert (told["position"], told["held"], told["keys"], told["covered"]) == (2, 2, 1, None)
+    (gap,) = told["gaps"]
+    assert gap["after"] == 2 and gap["from_ms"] <= gap["to_ms"] <= time.time() * 1000 and "killed" in gap["why"]
+    assert told["away"] == "the receiver was stopped"
+    assert run("show", tmp_path).returncode == 10
+
+
+FULL = """
+import json, random, sys
+from pathlib import Path
+from tests.crash.receivers import Receiver, get, post
+root = Path(sys.argv[1])
+(root / "ballast").write_bytes(bytes(24 << 20))
+receiver = Receiver("http", root / "inbox", "--listen", "127.0.0.1:0")
+port = receiver.port()
+number, refused = 0, []
+def send():
+    content = random.Random(number).randbytes(25_000).hex()
+    return post(port, json.dumps([number, content]).encode(), Idempotency_Key=str(number))
+while len(refused) < 3:
+    status, answer = send()
+    if status == 200:
+        number += 1
+    else:
+        refused.append((status, answer["error"]["code"]))
+print(refused[0], get(port, "/health")[0])
+(root / "ballast").unlink()
+more = 0
+while more < 20:
+    status, _ = send()
+    number, more = number + (status == 200), more + (status == 200)
+print(get(port, "/health")[0], receiver.end()[0])
+from slackwater.incremental.inbox_reader import read_messages, read_published
+found = read_published(root / "inbox")
+chunks = read_messages(root / "inbox", found.inbox, 0, found.position)
+print([json.loads(message.content)[0] for chunk in chunks for message in chunk] == list(range(number)))
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="this user may not mount")
+def test_a_full_disk_is_answered_507_and_messages_are_taken_again_once_it_has_room(tmp_path):
+    script = 'mount -t tmpfs -o size=72m none "$0" && exec "$1" -c "$2" "$0"'
+    ran = subprocess.run(
+        [*NAMESPACE, "sh", "-ec", script, str(tmp_path), sys.executable, FULL],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.stdout.splitlines() == ["(507, 'keyed.unavailable') 503", "200 0", "True"], ran.stderr
