@@ -1,0 +1,155 @@
+"""Versions of reference tables on the driver's side, without Spark: who reads which, and what a checkpoint takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import slackwater as sw
+from slackwater.artifacts import Cut
+from slackwater.errors import InvalidInput
+from slackwater.incremental.keyed import KeyedState
+from slackwater.pipeline.tables.table import Table
+from slackwater.pipeline.tables.versions import Tables
+from slackwater.pipeline.workdir import WorkingDirectory
+
+SCHEMA = StructType([StructField("id", LongType()), StructField("risk", StringType())])
+NOTHING = Cut(micro_batch=0, watermark_ms=0, sources={}, operators=[], files=[])
+
+
+class Scene:
+    """A table, its feed, and a working directory in which a test writes down offsets as Spark does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.feed = folder, folder / "feed"
+        self.feed.mkdir()
+        self.work = WorkingDirectory(folder / "run")
+        (self.work.checkpoint / "offsets").mkdir(parents=True)
+        self.table: Table = sw.table("risks", key="id", schema=SCHEMA, feed=sw.FileFeed(self.feed))
+        self.tables = Tables({"risks": self.table}, self.work)
+
+    def change(self, number: int, **row: Any) -> None:
+        (self.feed / f"{number:04d}.json").write_text(json.dumps({"id": 1, "risk": str(number), **row}))
+
+    def offsets(self, micro_batch: int) -> None:
+        (self.work.checkpoint / "offsets" / str(micro_batch)).touch()
+
+    def told(self, micro_batch: int) -> Path:
+        return Path((self.table.room / str(micro_batch)).read_text())
+
+    def risk(self, folder: Path) -> bytes | None:
+        state = KeyedState(folder, read_only=True)
+        try:
+            return state.get(self.table.codec.encode_keys([_ids(1)])[0] or b"")
+        finally:
+            state.close()
+
+    def taken(self, attempt: str) -> Path:
+        """The version that a checkpoint takes."""
+        cut = self.tables.add(NOTHING, attempt, ())
+        (operator,) = cut.operators
+        source = operator.partitions[0].files[0].source
+        assert isinstance(source, Path) and cut.vnode_count == 256
+        return source.parent
+
+
+def _ids(*values: int) -> Any:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.array(values)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Any:
+    made = Scene(tmp_path)
+    yield made
+    made.tables.close()
+
+
+def test_a_checkpoint_takes_the_version_that_its_micro_batches_have_read_whatever_came_since(scene: Scene) -> None:
+    scene.change(1)
+    scene.tables.begin("first", 0)
+    scene.change(2)
+    scene.tables.begin("second", 1)
+    assert scene.taken("first") == scene.told(0) != scene.told(1) == scene.taken("second")
+    assert scene.risk(scene.taken("first")) != scene.risk(scene.taken("second"))
+    assert scene.tables.add(NOTHING, "first", ()).table_offsets["risks"].offsets == {"file": "0001.json"}
+
+
+def test_the_micro_batches_of_one_attempt_read_one_version(scene: Scene) -> None:
+    scene.change(1)
+    scene.tables.begin("first", 0)
+    scene.change(2)
+    scene.tables.begin("first", 1)
+    assert scene.told(0) == scene.told(1)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_version_is_there_when_spark_has_written_down_the_offsets(scene: Scene, is_open: bool) -> None:
+    scene.change(1)
+    scene.tables.begin("first", 0)
+    scene.offsets(0)
+    scene.tables.start(lambda: is_open)
+    scene.change(2)
+    scene.offsets(1)
+    eventually((scene.table.room / "1").exists)
+    # While an epoch is open, the micro-batch may belong to it: then it must not read anything newer.
+    assert (scene.told(1) == scene.told(0)) == is_open
+    before = scene.told(1)
+    scene.change(3)
+    scene.tables.begin("second", 1)
+    assert scene.told(1) == before == scene.taken("second")
+
+
+def test_without_changes_the_version_stays(scene: Scene) -> None:
+    scene.tables.begin("first", 0)
+    scene.tables.begin("second", 1)
+    assert scene.told(0) == scene.told(1)
+
+
+def test_what_nothing_reads_any_more_is_removed_and_nothing_else(scene: Scene) -> None:
+    for number in range(3):
+        scene.change(number + 1)
+        scene.tables.begin(f"attempt-{number}", number)
+    versions = [scene.told(number) for number in range(3)]
+    scene.tables.settle("attempt-1", 1)
+    assert [version.exists() for version in versions] == [False, False, True]
+    assert sorted(path.name for path in scene.table.room.iterdir()) == ["2"]
+    scene.tables.settle("attempt-2", 2)
+    assert versions[2].exists(), "the next one may read it, if nothing changes"
+
+
+def test_a_feed_that_fails_ends_the_tasks_that_wait_and_is_told(scene: Scene) -> None:
+    scene.change(1, id=None)
+    scene.tables.start(lambda: False)
+    scene.offsets(0)
+    eventually((scene.table.room / "0").exists)
+    assert (scene.table.room / "0").read_text() == ""
+    assert isinstance(scene.tables.error, InvalidInput)
+    with pytest.raises(InvalidInput, match="without a key"):
+        scene.tables.begin("first", 0)
+
+
+def test_a_run_goes_on_from_the_folder_of_the_one_before(scene: Scene) -> None:
+    scene.change(1)
+    scene.tables.begin("first", 0)
+    scene.tables.close()
+    (scene.feed / "0001.json").unlink()
+    folder = scene.work.checkpoint / "keyed" / "risks"
+    again = KeyedState(folder)
+    assert again.key_count == 1 and again.offsets["feed"] == {"file": "0001.json"}
+    again.close()
+    scene.tables = Tables({}, scene.work)
