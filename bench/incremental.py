@@ -1,4 +1,4 @@
-"""Keyed state against what this machine can do: durable appends, deltas, recovery, memory.
+"""Keyed state against what this machine can do: durable appends, deltas, recovery, memory, a join.
 
 ``docs/performance.md`` says what is compared with what.
 """
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from . import keyed_state
+from . import keyed_state, lookup
 from .lines import say
 
 CASES: dict[str, Callable[[Path, int], None]] = {
@@ -19,6 +19,7 @@ CASES: dict[str, Callable[[Path, int], None]] = {
     "delta-1pct": keyed_state.delta,
     "recover-1M": keyed_state.recover,
     "memory-1M": keyed_state.memory,
+    "lookup-join-1M": lookup.measure,
 }
 
 

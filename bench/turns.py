@@ -30,7 +30,13 @@ def take_turns(sides: Mapping[str, Callable[[], float]], rounds: int) -> dict[st
 
 
 def compare(
-    name: str, measured: dict[str, list[float]], *, peers: Mapping[str, str], goal: float, **more: object
+    name: str,
+    measured: dict[str, list[float]],
+    *,
+    peers: Mapping[str, str],
+    goal: float,
+    suite: str = "storage",
+    **more: object,
 ) -> None:
     """Print the case: ours against the fastest of the peers, which are named with what they do.
 
@@ -39,7 +45,7 @@ def compare(
     bests = {side: min(values) for side, values in measured.items()}
     peer = min(peers, key=bests.__getitem__)
     print_case(
-        f"storage/{name}",
+        f"{suite}/{name}",
         pairs=list(zip(measured["ours"], measured[peer], strict=True)),
         ours=bests["ours"],
         unit="s",
