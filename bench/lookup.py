@@ -1,4 +1,4 @@
-"""A stream joined with a table of a million rows that changes: looked up, or read and broadcast in every micro-batch."""
+"""A stream joined with a million rows that change: looked up, or read and broadcast in every micro-batch."""
 
 from __future__ import annotations
 
