@@ -24,16 +24,22 @@ from ...formats.states import LiveCheckpoint, RetiredCheckpoint, State, find_tar
 from ...inspect import verification
 from ...inspect.pipelines import Pipeline
 from ...log import Decide, Log
+from ...pipeline.sources.acknowledge import positions_of
 from ...settings import Settings
+from .inbox import InboxMemory, receiver
 from .memory import Memory, content, into
 from .scheduler import TICKS_A_SECOND, Actor, Crashed, SimStore, Simulation, SimWorld, Violation
 from .sink import SimSink
+from .sources import InboxSource, RowSource, SimAcknowledgements, Source
 
 # A simulated driver warns of simulated faults: nobody has to see that.
 logging.getLogger("slackwater").addHandler(logging.NullHandler())
 
 TOTAL = 8
 SINKS = ("left", "right")
+_TICKS_A_CHANGE = 10
+# How often a driver looks in vain for something to read.
+_PATIENCE = 40
 
 Body = Callable[[Actor], None]
 Tools = tuple[SimStore, SimWorld, Log]
@@ -64,6 +70,9 @@ class WatchedLog(Log):
 class Scene:
     """What the actors of one run share, beside the simulation: what was said to them, and done to the store."""
 
+    # How likely it is that rows are pushed, and cannot be had again.
+    pushed_share = 0.5
+
     def __init__(self, simulation: Simulation) -> None:
         choose = simulation.random.choice
         self.simulation = simulation
@@ -83,6 +92,11 @@ class Scene:
         self.model: dict[str, dict[str, bytes]] = {}
         # Labels that somebody may have removed.
         self.unlabelled: set[str] = set()
+        # Where the rows come from, if they are pushed; and what each checkpoint's rows were joined with.
+        self.inbox: InboxMemory | None = None
+        self.joined: dict[str, list[int]] = {}
+        self._looked_at: set[str] = set()
+        self._droppable = 0
 
     def tools(self, actor: Actor) -> Tools:
         store, world = SimStore(self.simulation, actor), SimWorld(self.simulation, actor)
@@ -104,6 +118,31 @@ class Scene:
     def needs(self, entry: LiveCheckpoint | RetiredCheckpoint) -> set[str]:
         """Name all objects without which a checkpoint cannot be restored."""
         return {manifest_key(entry.checkpoint_id), *references(self.manifest(entry))}
+
+    def newest(self) -> State | None:
+        """Tell the newest state, as it was written; None when there is none, or its record is damaged."""
+        key = max((key for key in self.simulation.objects if key.startswith(LOG)), default="")
+        if not key or key in self.simulation.bad_records:
+            return None
+        return records.decode(self.simulation.objects[key], number=cast(RecordKey, parse_key(key)).number).state
+
+    def covered(self, state: State) -> int:
+        """Tell up to where the live checkpoints of a state, all of them, have read the inbox."""
+        found = [positions_of(self.manifest(entry).source_offsets) for entry in state.live]
+        return min((positions.popitem()[1] for positions in found), default=0)
+
+    def droppable(self) -> int:
+        """Tell up to where the inbox may be dropped: what the live checkpoints of a record that counted have covered.
+
+        That only grows, from record to record; a repair alone may go on from before what a lost one has let go.
+        """
+        written = self.simulation.written
+        for key in written.keys() - self._looked_at:
+            if isinstance(name := parse_key(key), RecordKey):
+                state = records.decode(written[key], number=name.number).state
+                self._droppable = max(self._droppable, self.covered(state))
+        self._looked_at |= written.keys()
+        return self._droppable
 
     def check_restored(self, manifest: Manifest, files: dict[str, bytes]) -> Memory:
         """What was restored is what was stored; a rollback has what its target had."""
@@ -158,20 +197,49 @@ def driver(scene: Scene, program: Program) -> Body:
                 raise error  # A driver would go on; but there is nothing that it could have run into.
 
         delete_old()
-        while memory.position < TOTAL:
+        source: Source = RowSource(TOTAL)
+        if scene.inbox is not None:
+            source = InboxSource(simulation, actor, scene.inbox, scene.newest, claimed.state)
+        acknowledgements = SimAcknowledgements(simulation, actor, store, scene.inbox)
+        acknowledgements.acknowledge(checkpointer.state)
+        patience = _PATIENCE
+        while memory.position < TOTAL and patience:
             size = simulation.random.choice((0, 1, 1, 2))
-            rows = list(range(memory.position, min(TOTAL, memory.position + size)))
+            end = min(memory.position + size, source.latest(memory.position))
+            if size and end == memory.position:
+                patience -= 1
+                world.pause(1)
+                continue
+            rows = source.read(memory.position, end)
             checkpoint_id = world.checkpoint_id()
+            read_feed(memory, actor)
+            scene.joined[checkpoint_id] = memory.join(rows)
             outputs = {name: describe_output(sink, [sink.stage(rows, checkpoint_id)]) for name, sink in sinks.items()}
-            memory.advance(rows, world)
-            cut = memory.cut()
+            memory.advance(rows, end, world)
+            cut = memory.cut(source.describe)
             scene.model[checkpoint_id] = content(cut)
             simulation.attempts += 1
             checkpointer.checkpoint(cut, Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
             delete_old()
+            acknowledgements.know(checkpoint_id, cut.sources)
+            acknowledgements.acknowledge(checkpointer.state)
         checkpointer.release()
 
     return body
+
+
+def read_feed(memory: Memory, actor: Actor) -> None:
+    """Bring the reference table to where its feed is now: once for an epoch, before anything of it is joined."""
+    actor.simulation.step(actor, "read the feed")
+    memory.follow(actor.simulation.now // _TICKS_A_CHANGE)
+
+
+def push(scene: Scene, *, faults: bool) -> None:
+    """Let a receiver take what is sent. It is started again when it dies, but for good it may be gone, too."""
+    if scene.inbox is not None:
+        body = receiver(scene, scene.inbox)
+        lives = scene.simulation.random.randint(2, 30) if faults else 1
+        scene.simulation.spawn("receiver", supervised(body, lives), faults=faults)
 
 
 def recover(

@@ -13,9 +13,11 @@ from ...formats.changes import Change, Checkpoint, Claim, Label, Repair, Rollbac
 from ...formats.layout import LATEST, RecordKey, manifest_key, parse_key, record_key
 from ...formats.records import Record
 from ...formats.states import State
+from ...incremental.inbox_layout import decode_message
 from ...inspect.pipelines import Pipeline
 from .actors import TOTAL, Scene, verify_all
-from .memory import into
+from .inbox import InboxMemory
+from .memory import TABLE, TABLE_KEYS, into, table_at
 from .scheduler import Actor, SimStore, Violation
 
 
@@ -145,8 +147,11 @@ def check(scene: Scene) -> None:
     """Check every invariant on what the run has left."""
     history = History(scene)
     chunks = history.check()
+    if scene.inbox is not None:
+        _check_inbox(history, scene.inbox)
     for name, sink in scene.simulation.sinks.items():
         _check_sink(history, name, sink.committed, chunks[name])
+        _check_versions(history, name, sink.committed)
         if sink.staged and not sink.given_up:
             raise Violation(f"swept: the sink {name} still holds staged {sorted(sink.staged)}")
     for record in history.records[-scene.kept_records :]:
@@ -176,6 +181,34 @@ def check(scene: Scene) -> None:
     scene.simulation.run()
     if looked:
         raise looked[0]
+
+
+def _check_inbox(history: History, inbox: InboxMemory) -> None:
+    messages = [int(decode_message(inbox.messages[position])[2]) for position in sorted(inbox.messages)]
+    if inbox.sender.acknowledged != TOTAL or messages != list(range(TOTAL)):
+        raise Violation(f"acknowledged: {inbox.sender.acknowledged} were acknowledged, and {messages} were kept")
+    for name, sink in history.scene.simulation.sinks.items():
+        rows = [row for _, rows in sink.committed for row in rows]
+        if name not in history.partial and (lost := set(messages) - set(rows)):
+            raise Violation(f"acknowledged: the sink {name} has never got {sorted(lost)}")
+        if name not in history.partial | history.repeating and len(rows) > len(messages):
+            raise Violation(f"acknowledged: the sink {name} has got some twice: {rows}")
+    covered, dropped = history.scene.covered(history.state), inbox.description.dropped
+    if dropped > covered:
+        raise Violation(f"needed-kept: live checkpoints need messages from {covered + 1}, dropped up to {dropped}")
+    if dropped < covered and not history.blind:
+        raise Violation(f"swept: all live checkpoints cover {covered}, and the inbox is dropped up to {dropped}")
+
+
+def _check_versions(history: History, name: str, shown: list[tuple[int, list[int]]]) -> None:
+    made = {record.change.epoch: record.change for record in history.records if isinstance(record.change, Checkpoint)}
+    for epoch, rows in shown:
+        if epoch not in made:
+            continue
+        held = table_at(int(history.scene.manifest(made[epoch]).table_offsets[TABLE].offsets["change"]))
+        joined = history.scene.joined[made[epoch].checkpoint_id]
+        if joined != [held[row % TABLE_KEYS] for row in rows]:
+            raise Violation(f"one-version: in the sink {name} epoch {epoch} was joined with {joined}, and holds {held}")
 
 
 def _check_sink(history: History, name: str, shown: list[tuple[int, list[int]]], expected: list[Chunk]) -> None:

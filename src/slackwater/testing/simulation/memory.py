@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...artifacts import Cut, CutFile, CutOperator, CutPartition, Write
 from ...formats.manifest import Manifest, SourcePosition
 from .scheduler import SimWorld, Violation
 
 PARTITIONS = 2
+TABLE = "prices"
+TABLE_KEYS = 2
+
+
+def table_at(position: int) -> list[int]:
+    """Compute the table after so many changes of its feed: change n adds n + 1 to one key, so each counts once."""
+    return [sum(range(key + 1, position + 1, TABLE_KEYS)) for key in range(TABLE_KEYS)]
 
 
 def into(files: dict[str, bytes]) -> Write:
@@ -29,16 +36,25 @@ class Memory:
         self.micro_batch = -1
         self.files: dict[str, bytes] = {}
         self.ids: list[str | None] = [None] * PARTITIONS
+        # A reference table, and how many changes of its feed it has.
+        self.table, self.table_position = table_at(0), 0
 
     @classmethod
     def restored(cls, files: dict[str, bytes], manifest: Manifest) -> Memory:
         memory = cls()
         memory.files = {path: data for path, data in files.items() if path.startswith("state/")}
         memory.micro_batch = manifest.micro_batch
-        memory.position = int(manifest.source_offsets["0"].offsets["row"])
+        offsets = manifest.source_offsets["0"].offsets
+        memory.position = int(offsets.get("row") or offsets["position"])
         memory.ids = [p.unique_id for p in manifest.operators["0-sum"].partitions]
         if memory.rows() != list(range(memory.position)):
+            if "inbox" in offsets:
+                raise Violation(f"acknowledged: epoch {manifest.epoch} holds {memory.rows()} at {memory.position}")
             raise Violation(f"restorable: epoch {manifest.epoch} holds {memory.rows()} at {memory.position}")
+        memory.table = json.loads(files[f"tables/{TABLE}/{memory.micro_batch}"])
+        memory.table_position = int(manifest.table_offsets[TABLE].offsets["change"])
+        if memory.table != table_at(memory.table_position):
+            raise Violation(f"one-version: epoch {manifest.epoch} holds a table that is not at {memory.table_position}")
         return memory
 
     def chain(self, partition: int) -> list[tuple[str, bytes]]:
@@ -56,9 +72,18 @@ class Memory:
     def rows(self) -> list[int]:
         return sorted(row for p in range(PARTITIONS) for _, data in self.chain(p) for row in decode_delta(data)[0])
 
-    def advance(self, rows: list[int], mint: SimWorld) -> None:
+    def follow(self, feed: int) -> None:
+        """Apply the changes that the feed has beyond those that the table has."""
+        for change in range(self.table_position, feed):
+            self.table[change % TABLE_KEYS] += change + 1
+        self.table_position = max(feed, self.table_position)
+
+    def join(self, rows: list[int]) -> list[int]:
+        return [self.table[row % TABLE_KEYS] for row in rows]
+
+    def advance(self, rows: list[int], end: int, mint: SimWorld) -> None:
         self.micro_batch += 1
-        self.position += len(rows)
+        self.position = end
         version = self.micro_batch + 1
         for partition in range(PARTITIONS):
             mine = [row for row in rows if row % PARTITIONS == partition]
@@ -71,7 +96,7 @@ class Memory:
             self.files[f"state/0/{partition}/{version}_{unique_id}.{kind}"] = encode_delta(mine, parent)
             self.ids[partition] = unique_id
 
-    def cut(self) -> Cut:
+    def cut(self, describe: Callable[[int], SourcePosition]) -> Cut:
         partitions = []
         for number in range(PARTITIONS):
             chain = [CutFile(path, data, len(data)) for path, data in self.chain(number)]
@@ -86,16 +111,20 @@ class Memory:
                 )
             )
         offsets = str(self.position).encode()
-        row = str(self.position)
-        position = SourcePosition(source_type="rows", offsets={"row": row}, verbatim=row, metadata={})
+        change, table = str(self.table_position), json.dumps(self.table).encode()
+        feed = SourcePosition(source_type="changes", offsets={"change": change}, verbatim=change, metadata={})
         return Cut(
             micro_batch=self.micro_batch,
             watermark_ms=0,
-            sources={"0": position},
+            sources={"0": describe(self.position)},
             operators=[
                 CutOperator(name="0-sum", operator_id=0, operator_name="sum", store="default", partitions=partitions)
             ],
-            files=[CutFile(f"offsets/{self.micro_batch}", offsets, len(offsets))],
+            files=[
+                CutFile(f"offsets/{self.micro_batch}", offsets, len(offsets)),
+                CutFile(f"tables/{TABLE}/{self.micro_batch}", table, len(table)),
+            ],
+            table_offsets={TABLE: feed},
         )
 
 

@@ -10,6 +10,7 @@ from ...formats.layout import LOG
 from ...formats.states import LiveCheckpoint, State
 from .actors import (
     SINKS,
+    TOTAL,
     Body,
     Program,
     Scene,
@@ -18,6 +19,7 @@ from .actors import (
     failing_disk,
     forgetter,
     labeller,
+    push,
     reader,
     repairer,
     roller,
@@ -26,6 +28,7 @@ from .actors import (
     trimmer,
     verifier,
 )
+from .inbox import InboxMemory
 from .judge import check
 from .memory import into
 from .scheduler import Actor, Simulation, SinkMemory, Violation
@@ -69,25 +72,35 @@ def play(seed: int, *, watch: Callable[[Simulation], None] | None = None) -> Sim
     random = simulation.random
     draw_weather(simulation)
     simulation.sinks.update({name: SinkMemory(can_undo=random.random() > 0.05) for name in SINKS})
+    if random.random() < scene.pushed_share:
+        scene.inbox = InboxMemory(f"{random.getrandbits(128):032x}", TOTAL)
     all_sinks = spawn_drivers(scene, crowded)
     for part in CAST:
         for number in range(random.choice(part.crowded if crowded else part.calm)):
             delay = random.randint(part.after, part.within * (number + 1))
             simulation.spawn(f"{part.name}-{number}", part.body(scene), faults=part.faults, delay=delay)
+    push(scene, faults=True)
     simulation.run()
     simulation.land_all()
     if simulation.bad_records:
         repair(scene)
     if scene.damaged:
         mend(scene)
+    push(scene, faults=False)
+    simulation.run()
     # Twice: the first may still delete what the crashed ones retired, the second finds a settled world.
     back = all_sinks or random.random() < 0.5
     last_program = Program(fallback=True) if back else Program(sinks=SINKS[:1], drop=SINKS[1:], fallback=True)
     for number in (1, 2):
         last = simulation.spawn(f"last-{number}", driver(scene, last_program), faults=False)
         simulation.run()
+        if getattr(last.error, "code", "") == "inbox.dropped" and put_back(scene):
+            last = simulation.spawn(f"last-{number}-again", driver(scene, last_program), faults=False)
+            simulation.run()
         if last.error is not None:
             raise Violation(f"available: a start after the crashes fails with {last.error!r}")
+    push(scene, faults=False)
+    simulation.run()
     check(scene)
     return simulation
 
@@ -147,3 +160,12 @@ def mend(scene: Scene) -> None:
 
     scene.simulation.spawn("mender", body, faults=False)
     scene.simulation.run()
+
+
+def put_back(scene: Scene) -> bool:
+    """Put the inbox back from a copy, where a lost record had let it drop what a checkpoint needs after the repair."""
+    state, inbox = scene.newest(), scene.inbox
+    if state is None or inbox is None or scene.covered(state) >= inbox.description.dropped:
+        return False
+    inbox.put_back(scene.covered(state))
+    return True
