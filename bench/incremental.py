@@ -1,4 +1,4 @@
-"""Keyed state against what this machine can do: durable appends, deltas, recovery, memory, a join.
+"""Keyed state against what this machine can do: durable appends, deltas, recovery, memory, a join, messages.
 
 ``docs/performance.md`` says what is compared with what.
 """
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from . import keyed_state, lookup
+from . import keyed_state, lookup, receive
 from .lines import say
 
 CASES: dict[str, Callable[[Path, int], None]] = {
@@ -20,6 +20,7 @@ CASES: dict[str, Callable[[Path, int], None]] = {
     "recover-1M": keyed_state.recover,
     "memory-1M": keyed_state.memory,
     "lookup-join-1M": lookup.measure,
+    "http-durable": receive.measure,
 }
 
 
