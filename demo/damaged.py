@@ -21,7 +21,6 @@ from slackwater.formats.manifest import Manifest
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.labels import NEWEST_VERIFIED
 from slackwater.recovery import load_manifest
-from slackwater.testing.oracle import Comparison
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +37,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     victim: Victim
     refused: Life
     resumed: Life | None = None
-    verdicts: dict[str, Comparison] = {}
+    verdict: judge.Verdict | None = None
 
     @property
     def error(self) -> dict[str, Any]:
@@ -68,7 +67,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             and self.to_epoch == self.error["details"]["newest_verified"]
             and self.resumed is not None
             and self.resumed.exit_code == 0
-            and judge.exact(self.verdicts)
+            and self.verdict is not None
+            and self.verdict.exact
         )
 
 
@@ -101,7 +101,7 @@ def play(console: Console, folder: Path, sizes: Sizes) -> Outcome:
     if resumed.exit_code != 0:
         console.print(resumed.last_words, style="red", markup=False)
         return outcome
-    return msgspec.structs.replace(outcome, verdicts=judge.judge(folder, sizes.rows))
+    return msgspec.structs.replace(outcome, verdict=judge.judge(folder, sizes.rows))
 
 
 def ask_for_plan(url: Path) -> dict[str, Any]:

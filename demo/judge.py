@@ -5,24 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from rich.console import Console
 from rich.table import Table
 
-from slackwater import read_committed
+from demo import joined
+from demo.sinks import list_files
 from slackwater.testing.oracle import Comparison, compare, counts, expected_totals
 
 
-def judge(folder: Path, rows: int) -> dict[str, Comparison]:
-    """Compare each sink with the totals that a run of ``rows`` payments must give."""
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """How each sink compares with the oracle, and what its rows were joined with."""
+
+    sinks: dict[str, Comparison]
+    joined: joined.Joined
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.sinks) and all(found.exact for found in self.sinks.values()) and self.joined.sound
+
+
+def judge(folder: Path, rows: int) -> Verdict:
+    """Compare each sink with the totals that a run of ``rows`` payments must give, and with its checkpoints' table."""
     expected = expected_totals(rows)
-    return {name: compare(expected, found) for name, found in read_sinks(folder).items()}
-
-
-def exact(verdicts: dict[str, Comparison]) -> bool:
-    return bool(verdicts) and all(comparison.exact for comparison in verdicts.values())
+    sinks = {name: compare(expected, found) for name, found in read_sinks(folder).items()}
+    return Verdict(sinks=sinks, joined=joined.judge(folder))
 
 
 def take_a_row(folder: Path) -> None:
@@ -31,26 +40,30 @@ def take_a_row(folder: Path) -> None:
     pq.write_table(pq.read_table(victim).slice(1), victim)
 
 
-def report(console: Console, verdicts: dict[str, Comparison], rows: int) -> None:
-    expected, dropped = len(expected_totals(rows)), counts(rows)
-    sums = Table("sink", "rows expected", "lost", "repeated", "wrong", "verdict", title="Against the oracle")
-    for name, found in verdicts.items():
+def report(console: Console, verdict: Verdict, rows: int) -> None:
+    expected, dropped, risks = len(expected_totals(rows)), counts(rows), verdict.joined
+    sums = Table("sink", "expected", "lost", "repeated", "wrong", "joined amiss", "verdict", title="Against the oracle")
+    for name, found in verdict.sinks.items():
+        amiss = risks.amiss[name]
         sums.add_row(
             name,
             str(expected),
             str(len(found.lost)),
             str(len(found.repeated)),
             str(len(found.wrong) + len(found.unexpected)),
-            "[green]exactly once[/]" if found.exact else "[red]NOT EQUAL[/]",
+            str(amiss),
+            "[green]exactly once[/]" if found.exact and not amiss else "[red]NOT EQUAL[/]",
         )
     console.print(sums)
+    console.print(
+        f"The merchants' risk changed {risks.changes:,} times, and rows met {risks.versions} versions of it; "
+        f"joined with one that their checkpoint does not hold: {risks.foreign}"
+    )
     console.print(f"{rows:,} payments in, {dropped.duplicates:,} duplicates and {dropped.late:,} late ones dropped")
 
 
 def read_sinks(folder: Path) -> dict[str, Iterator[tuple[int, str, int, int]]]:
-    delta = DeltaTable(str(folder / "totals-delta")).file_uris()
-    files = read_committed(folder / "totals-files")
-    return {name: _rows(pq.read_table(file) for file in paths) for name, paths in (("delta", delta), ("files", files))}
+    return {name: _rows(pq.read_table(file) for file in paths) for name, paths in list_files(folder).items()}
 
 
 def _rows(tables: Iterable[pa.Table]) -> Iterator[tuple[int, str, int, int]]:

@@ -1,4 +1,4 @@
-"""Lives of the demo's driver, each a process of its own."""
+"""Lives of the demo's driver, each a process of its own, while the merchants' risk changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from typing import Any
 
 import msgspec
 
+from demo import versions
+from demo.merchants import FEED, changing
 from slackwater.failpoints import VARIABLE
+from slackwater.pipeline.workdir import VARIABLE as WORK
 from slackwater.testing.jvm import quick_start
 
 _EPOCH = re.compile(
@@ -74,9 +77,24 @@ def live(
     """Let one driver live, to the end or to a failpoint."""
     command = [sys.executable, "-m", "slackwater.cli", "run", "--json", str(Path(__file__).with_name("pipeline.py"))]
     command += [str(folder), "--rows", str(sizes.rows), "--rows-per-batch", str(sizes.rows_per_batch)]
-    command += ["--fallback"] * fallback
-    environment = {**os.environ, **quick_start(folder), VARIABLE: f"{point}=kill" if point else ""}
-    life, began = Life(point.partition("@")[0]), time.monotonic()
+    command += ["--merchants", str(folder / FEED), *["--fallback"] * fallback]
+    environment = {
+        **os.environ,
+        **quick_start(folder),
+        VARIABLE: f"{point}=kill" if point else "",
+        WORK: str(folder / "work"),
+    }
+    life = Life(point.partition("@")[0])
+    with changing(folder):
+        _follow(life, command, environment, folder, on_epoch)
+    versions.note(folder)  # of a checkpoint that counted just before the kill, too
+    return life
+
+
+def _follow(
+    life: Life, command: list[str], environment: dict[str, str], folder: Path, on_epoch: Callable[[int], None] | None
+) -> None:
+    began = time.monotonic()
     driver = subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -96,12 +114,12 @@ def live(
                 life.stored_bytes += int(match[5])
                 life.requests += int(match[6]) + int(match[7])
                 life.first_epoch_s = life.first_epoch_s or time.monotonic() - began
+                versions.note(folder)
                 if on_epoch is not None:
                     on_epoch(int(match[1]))
         said = driver.stdout.read()  # a short document, which the pipe holds until now
         life.exit_code, life.last_words = driver.wait(), "".join(words)
         life.answer = msgspec.json.decode(said) if said.strip() else {}
-        return life
     finally:
         if driver.poll() is None:
             driver.kill()

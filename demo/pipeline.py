@@ -1,4 +1,4 @@
-"""The demo's pipeline: payments, deduplicated, totalled by merchant and window, into two sinks."""
+"""The demo's pipeline: payments, deduplicated, totalled by merchant and window, joined with a table, into two sinks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument(
         "--fallback", action="store_true", help="over a damaged head, go back to the newest that verifies"
     )
+    parser.add_argument("--merchants", type=Path, help="join the totals with a table of merchants: its feed's folder")
     args = parser.parse_args()
 
     spark = sw.session(
@@ -34,8 +35,17 @@ def main() -> None:
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
+    frame = totals(spark, rows=args.rows, rows_per_batch=args.rows_per_batch)
+    if args.merchants:
+        merchants = sw.table(
+            "merchants",
+            key="merchant",
+            schema="merchant string, change bigint, risk string",
+            feed=sw.FileFeed(args.merchants),
+        )
+        frame = merchants.join(frame, on="merchant", how="left")
     writer = (
-        sw.writeStream(totals(spark, rows=args.rows, rows_per_batch=args.rows_per_batch))
+        sw.writeStream(frame)
         .queryName("payments")
         .outputMode("append")
         .trigger(availableNow=True)
