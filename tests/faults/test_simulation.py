@@ -37,6 +37,11 @@ def test_no_seed_breaks_an_invariant() -> None:
     assert [found for found in play_many(range(max(SEEDS, len(TELLING))), jobs=os.cpu_count() or 1) if found] == []
 
 
+@pytest.mark.parametrize("seed", [10717, 14461])  # a manifest was damaged while a verifier was at work
+def test_a_seed_that_broke_an_invariant_once_breaks_none(seed: int) -> None:
+    assert play_one(seed)[1] is None
+
+
 def test_one_seed_gives_one_trace() -> None:
     assert play(7).trace == play(7).trace
     assert play(7).trace != play(8).trace

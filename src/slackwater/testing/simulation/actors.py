@@ -624,7 +624,7 @@ def verify_all(scene: Scene, actor: Actor, pipeline: Pipeline) -> None:
     now = cast(State, pipeline.log.state)
     for entry in state.live:
         if now.find(entry.epoch) is not None:
-            # What a damaged manifest names, nobody can tell.
-            hidden = {manifest_key(entry.checkpoint_id)} & (damaged | actor.spoilt)
+            # What a damaged manifest names, nobody can tell; and it may have been damaged just before it was read.
+            hidden = {manifest_key(entry.checkpoint_id)} & (scene.damaged | actor.spoilt)
             if missed := (hidden or scene.needs(entry)) & damaged - reported.keys():
                 raise Violation(f"reported: epoch {entry.epoch} needs {min(missed)}, which is damaged")
