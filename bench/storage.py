@@ -5,16 +5,10 @@
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-
 from . import documents, large_state, log_open, memory, small_files
-from .lines import say
+from .suites import Case, run_suite
 
-CASES: dict[str, Callable[[Path, int], None]] = {
+CASES: dict[str, Case] = {
     "save": large_state.save,
     "restore": large_state.restore,
     "verify": large_state.verify,
@@ -24,22 +18,5 @@ CASES: dict[str, Callable[[Path, int], None]] = {
     "log": log_open.run,
 }
 
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    # The empty list is there because argparse checks the default, too.
-    parser.add_argument("cases", nargs="*", choices=[*CASES, []], help="all, unless some are named")
-    parser.add_argument("--rounds", type=int, default=7, help="how often the sides take turns")
-    parser.add_argument("--scratch", type=Path, help="a folder for what is written; a temporary one unless named")
-    args = parser.parse_args()
-    for name in args.cases or CASES:
-        say(name)
-        folder = Path(tempfile.mkdtemp(prefix="slackwater-bench-", dir=args.scratch))
-        try:
-            CASES[name](folder, args.rounds)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 if __name__ == "__main__":
-    main()
+    run_suite(CASES, __doc__, rounds=7)
