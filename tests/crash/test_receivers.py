@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,28 @@ def test_a_websocket_receiver_killed_and_cut_off_goes_on_where_it_was(tmp_path):
     assert found.description.repeated > 0, "the upstream repeats the message at the position"
     assert "the connection was lost" in {gap.why for gap in found.gaps}
     assert "secret" not in receiver.words
+
+
+def test_a_websocket_receiver_with_a_full_inbox_lets_its_upstream_wait_and_loses_nothing(tmp_path):
+    folder, count = tmp_path / "inbox", 400
+    upstream = Upstream(count, break_every=10_000)
+    options = ["--subscribe", '{"after": {position}}', "--position", "$.seq", "--max-held", "50"]
+    receiver = Receiver("ws", folder, upstream.url, *options)
+    collector = Collector(folder)
+    try:
+        assert receiver.wait_for("connected to"), receiver.words
+        deadline = time.monotonic() + 60
+        while sum(b"price" in row for row in collector.rows) < count:
+            assert time.monotonic() < deadline, (len(collector.rows), receiver.words)
+            collector.collect()
+            assert report(folder).description.last - report(folder).description.dropped <= 50
+            time.sleep(0.05)
+        code, _ = receiver.end()
+    finally:
+        upstream.close()
+    rows = [json.loads(row) for row in collector.rows]
+    assert code == 0
+    assert [row["seq"] for row in rows if "price" in row] == list(range(1, count + 1))
 
 
 def test_a_second_receiver_on_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from ..errors import InvalidInput, SlackwaterError
+from ..errors import InvalidInput, SlackwaterError, Unavailable
 from ..incremental.inbox import Appended, Inbox, Session
 from ..settings import MIB
 from .stopping import Stop, run_until_stopped
@@ -131,6 +131,8 @@ class WebSocketReceiver:
         self._waiting: deque[_Pending] = deque()
         self._waiting_bytes = 0
         self._session = Session()
+        # Whether the inbox had no room: what comes after must not overtake, but what it took before still counts.
+        self._blocked = False
         self._came = asyncio.Event()
         self._last_at_ms = 0
 
@@ -241,9 +243,11 @@ class WebSocketReceiver:
         """
         key = b"p" + token.encode() if token is not None else None
         try:
+            if self._blocked:
+                raise Unavailable("a message before this one was not taken", code="inbox.overtaken")
             return self._inbox.append([content], key=key, token=token, other="take", session=self._session)
         except SlackwaterError as error:
-            self._session.broken = True
+            self._blocked = True
             failed: Future[Appended] = Future()
             failed.set_exception(error)
             return failed
@@ -264,7 +268,7 @@ class WebSocketReceiver:
                 oldest.done.result()
             except SlackwaterError:
                 await asyncio.sleep(_AGAIN_S)
-                self._session = Session()
+                self._session, self._blocked = Session(), False
                 for pending in self._waiting:
                     pending.done = self._append(pending.content, pending.token)
                 continue
@@ -277,7 +281,9 @@ class WebSocketReceiver:
             await asyncio.sleep(_LOOK_S)
 
     def _ends(self) -> bool:
-        return self._inbox.failure is not None or (self._stop.asked.is_set() and self._session.broken)
+        return self._inbox.failure is not None or (
+            self._stop.asked.is_set() and (self._blocked or self._session.broken)
+        )
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
