@@ -195,6 +195,6 @@ def wait_until_idle(counts: KeyedCheckpoints) -> None:
 
 # Not shrunk: a run takes seconds, and shrinking would take minutes.
 KeyedModel.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, phases=[Phase.explicit, Phase.generate]
+    max_examples=15, stateful_step_count=25, deadline=None, phases=[Phase.explicit, Phase.generate]
 )
 TestKeyedModel = KeyedModel.TestCase
