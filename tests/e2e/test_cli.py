@@ -23,7 +23,20 @@ from slackwater.inspect.verification import verify
 from tests.pipelines import START_MS, make_pipeline
 
 SOURCE = Path(__file__).parents[2] / "src"
-HEAVY = {"obstore", "pyspark", "pyarrow", "deltalake", "pandas", "rich", "msgspec", "lz4", "uvicorn", "starlette", "websockets", "rocksdict"}
+HEAVY = {
+    "obstore",
+    "pyspark",
+    "pyarrow",
+    "deltalake",
+    "pandas",
+    "rich",
+    "msgspec",
+    "lz4",
+    "uvicorn",
+    "starlette",
+    "websockets",
+    "rocksdict",
+}
 COMMANDS = [
     [], ["pipelines"], ["list"], ["show"], ["verify"], ["savepoint"], ["savepoint", "create"], ["savepoint", "list"],
     ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["copy"], ["probe"], ["run"],
