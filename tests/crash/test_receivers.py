@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from slackwater.incremental.inbox import KILLED
-from slackwater.incremental.inbox_reader import report
+from slackwater.incremental.inbox_reader import read_published, report
 from tests.crash.receivers import NDJSON, Collector, Receiver, post
 
 # In the order of the path; what is written is written at the open, when receiving begins, and for each request.
@@ -60,6 +61,33 @@ def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing_that_is_sent_
     assert kills == len(POINTS)
     assert gaps and {gap.why for gap in gaps} == {KILLED}
     assert all(gap.from_ms <= gap.to_ms for gap in gaps)
+
+
+@pytest.mark.parametrize(("point", "durable"), [("inbox.write.before", False), ("inbox.write.after", True)])
+def test_a_message_is_not_acknowledged_by_a_write_that_fails(tmp_path, point, durable):
+    """A kill cannot show an answer that comes too early: it ends the process before the answer leaves it."""
+    folder = tmp_path / "inbox"
+    # Written before: its uid, and that it receives.
+    receiver = Receiver("http", folder, "--listen", "127.0.0.1:0", failpoints=f"{point}@3=raise")
+    port = receiver.port()
+    assert port is not None
+    status, answer = post(port, b"1", Idempotency_Key="a")
+    assert (status, answer["error"]["code"]) == (503, "failpoint.raised")
+    receiver.process.wait(60)
+    assert receiver.end()[0] == 1, "it ends, and says why"
+    assert read_published(folder).position == 0, "readers are told only of what is known to be durable"
+    receiver = Receiver("http", folder, "--listen", "127.0.0.1:0")
+    port = receiver.port()
+    assert port is not None
+    # The outcome was unknown to the sender: sent again, it is there once.
+    assert post(port, b"1", Idempotency_Key="a") == (
+        200,
+        {"accepted": 1, "first": 1, "last": 1, "repeated": durable},
+    )
+    assert receiver.end()[0] == 0
+    collector = Collector(folder)
+    collector.collect()
+    assert collector.rows == [b"1"]
 
 
 def test_many_senders_and_kills_at_any_time_leave_each_message_once(tmp_path):
