@@ -80,7 +80,7 @@ ELSEWHERE = {
     "forget.retire.after",
     "forget.deleted.after",
     "trim.after",
-    # Receivers, in test_receivers.py.
+    # Receivers, in test_receivers.py and test_acknowledge.py.
     "inbox.open.after",
     "inbox.write.before",
     "inbox.write.after",
