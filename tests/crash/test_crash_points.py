@@ -80,6 +80,12 @@ ELSEWHERE = {
     "forget.retire.after",
     "forget.deleted.after",
     "trim.after",
+    # Keyed states of programs, in tests/unit/test_keyed_checkpoints.py.
+    "keyed.lineage.after",
+    "keyed.cut.after",
+    "keyed.outgoing.after",
+    "keyed.placed.after",
+    "keyed.restored.after",
     # Receivers, in test_receivers.py and test_acknowledge.py.
     "inbox.open.after",
     "inbox.write.before",

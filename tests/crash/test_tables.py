@@ -46,7 +46,7 @@ def feed_until(ended: threading.Event, folder: Path) -> None:
 def run(folder: Path, failpoint: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "slackwater.cli", "run", str(PROGRAM), str(folder)]
     environment = {**os.environ, **quick_start(CLASSES), VARIABLE: f"{failpoint}=kill" if failpoint else ""}
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     return ran.returncode, ran.stderr
 
 

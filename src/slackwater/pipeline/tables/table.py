@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -63,7 +65,8 @@ class Table:
     def __init__(self, name: str, codec: RowCodec, types: StructType, feed: Feed) -> None:
         self.name, self.codec, self.types, self.feed = name, codec, types, feed
         # Where executors find which version a micro-batch reads: it is in the query's plan, so it comes before the run.
-        self.room = Path(tempfile.mkdtemp(prefix=f"table-{name}-", dir=working_root(None)))
+        self.room = Path(tempfile.mkdtemp(prefix=f"table-{name}-", dir=working_root()))
+        weakref.finalize(self, shutil.rmtree, self.room, ignore_errors=True)
 
     def join(self, frame: DataFrame, on: str | Sequence[str] | None = None, how: str = "inner") -> DataFrame:
         """Join a stream with the table's row of the same key; ``on`` names the stream's columns, if not as the key's.
