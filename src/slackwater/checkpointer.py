@@ -8,7 +8,7 @@ put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
@@ -131,11 +131,6 @@ class Checkpointer:
     def state(self) -> State:
         """The newest state that this driver knows; there is one, because a driver has claimed."""
         return cast(State, self._log.state)
-
-    @property
-    def held(self) -> Collection[str]:
-        """The files of state that the newest checkpoint has stored, and the next one may refer to."""
-        return self._holdings.keys()
 
     def checkpoint(self, cut: Cut, attempt: Attempt, *, captured_ms: int = 0) -> Report:
         """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SOURCE = Path(sw.__file__).parent
+# Not the formats of tables and receivers: pipelines with these are in modules of their own.
+NOT_HERE = {"formats/inbox.py", "formats/keyed.py"}
 CORE = ["formats/*.py", "artifacts.py", "log.py", "checkpointer.py", "recovery.py", "retention.py", "rewind.py"]
 ROWS = 3_000
 PER_BATCH = 500
@@ -416,6 +418,7 @@ ELSEWHERE = {
     "artifacts.py:check_object",
     "checkpointer.py:exit_code",
     "checkpointer.py:make_first",
+    "checkpointer.py:store_all_again",
     "formats/batch.py:_corrupt",
     "formats/manifest.py:fail",
     "formats/plans.py:_judge",
@@ -433,6 +436,7 @@ ELSEWHERE = {
     "log.py:change",
     "log.py:trim",
     "log.py:unless_retired",
+    "retention.py:_finished",
     "rewind.py:get_newest_verified",
 }
 
@@ -441,6 +445,8 @@ def test_no_function_of_the_core_is_off_the_path(trace: coverage.Coverage) -> No
     trace.stop()
     off_the_path = set()
     for path in (path for pattern in CORE for path in SOURCE.glob(pattern)):
+        if str(path.relative_to(SOURCE)) in NOT_HERE:
+            continue
         _, statements, _, missing, _ = trace.analysis2(str(path))
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):

@@ -201,7 +201,7 @@ class Coordinator:
         self._unfinished.discard(epoch.checkpoint_id)
         requests, began = self._store.requests.snapshot(), self._world.monotonic()
         cut = capture(self._work.checkpoint, epoch.last, self._source_types)
-        cut = self.tables.add(cut, epoch.checkpoint_id, self.checkpointer.held)
+        cut = self.tables.add(cut, epoch.checkpoint_id, self.checkpointer.holdings)
         captured_ms = round(1000 * (self._world.monotonic() - began))
         report = self.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
         self._references.know(report.checkpoint_id, report.objects)

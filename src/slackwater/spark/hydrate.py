@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from .checkpoint_files import OperatorMetadata, decode_operator
 
 _NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _unfinished: set[Path] = set()
+_ending = threading.Event()
+_PATIENCE_S = 2.0
 _WHOSE = {"program": "a program without Spark", "keyed": "a keyed state without Spark"}
 
 
@@ -86,9 +90,13 @@ def write_files(
 
 
 def remove_unfinished() -> None:
-    """Remove what is half written: for a process that must end before those who write can."""
+    """Remove what is half written: for a process that must end before those who write can. They begin no other file."""
+    _ending.set()
     for partial in list(_unfinished):
-        shutil.rmtree(partial, ignore_errors=True)
+        deadline = time.monotonic() + _PATIENCE_S
+        # One that has begun may put its file there while the others go.
+        while partial.exists() and time.monotonic() < deadline:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def check_structure(directory: Path, manifest: Manifest) -> None:
@@ -138,6 +146,8 @@ class _Writer:
     def write(self, path: str, parts: Iterator[bytes]) -> None:
         if _NAMES_SCHEMAS.fullmatch(check_path(path)):
             parts = iter([move_schema_paths(b"".join(parts), path, f"file:{self._final}")])
+        if _ending.is_set():
+            raise KeyboardInterrupt
         target = self._directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("wb") as file:
