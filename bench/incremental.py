@@ -9,10 +9,11 @@ from . import keyed_state, lookup, receive
 from .suites import Case, run_suite
 
 CASES: dict[str, Case] = {
+    # First: a process begins with the most memory that its parent ever had.
+    "memory-1M": keyed_state.memory,
     "append-durable": keyed_state.append,
     "delta-1pct": keyed_state.delta,
     "recover-1M": keyed_state.recover,
-    "memory-1M": keyed_state.memory,
     "lookup-join-1M": lookup.measure,
     "http-durable": receive.measure,
 }
