@@ -25,7 +25,7 @@ TABLE_ROWS, CHANGES, STREAM_ROWS = 1_000_000, 1_000, 10_000
 SCHEMA = "id bigint, name string, risk double"
 WARM_UP, COUNTED = 3, 6
 GOAL = 5
-CONF = {
+CONF: dict[str, str | int | bool] = {
     "spark.driver.memory": "3g",
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
