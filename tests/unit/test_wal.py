@@ -86,6 +86,16 @@ def test_damage_in_a_record_of_many_fragments_is_found(large: bytes) -> None:
             find_end(bytes(damaged), "log")
 
 
+def test_a_record_that_seems_to_be_cut_short_and_has_sound_ones_after_it_is_damage(small: bytes) -> None:
+    """Several bits of its length are wrong: only what follows tells it from a write that was torn."""
+    for at in ends(small)[:-2]:
+        damaged = bytearray(small)
+        damaged[at + 4 : at + 6] = (20_000).to_bytes(2, "little")
+        with pytest.raises(Corrupt) as caught:
+            find_end(bytes(damaged), "log")
+        assert caught.value.details["offset"] == at
+
+
 def test_zeros_in_the_middle_are_damage(small: bytes) -> None:
     with pytest.raises(Corrupt):
         find_end(small[:100] + bytes(50) + small[150:], "log")

@@ -69,7 +69,9 @@ class Tables:
     def begin(self, attempt: str, micro_batch: int) -> None:
         """Note that an attempt has this micro-batch, and so the version that it reads."""
         if self._tables:
-            self._of.setdefault(attempt, self._prepare(micro_batch, anew=attempt not in self._of))
+            versions = self._prepare(micro_batch, anew=attempt not in self._of)
+            with self._lock:  # for another thread may be settling an older one
+                self._of.setdefault(attempt, versions)
 
     def add(self, cut: Cut, attempt: str, held: Collection[str]) -> Cut:
         """Add to a cut the versions that its micro-batches have read."""
@@ -97,8 +99,9 @@ class Tables:
             for number in [number for number in self._read if number <= micro_batch]:
                 gone |= set(self._read.pop(number).values())
                 self._forget(number)
-            kept = [self._current, *self._of.values(), *self._read.values()]
-        for version in gone - {path for versions in kept for path in versions.values()}:
+            for versions in (self._current, *self._of.values(), *self._read.values()):
+                gone -= set(versions.values())
+        for version in gone:
             shutil.rmtree(version, ignore_errors=True)
 
     def close(self) -> None:
@@ -108,8 +111,10 @@ class Tables:
         for name, state in self._states.items():
             self._tables[name].feed.stop()
             state.close()
-        for micro_batch in self._read:
-            self._forget(micro_batch)
+        # What micro-batches were told, also that there is nothing: a next run has the same room and numbers.
+        for table in self._tables.values():
+            for told in table.room.glob("[0-9]*"):
+                told.unlink(missing_ok=True)
 
     def _watch(self, micro_batch: int, is_open: Callable[[], bool]) -> None:
         while not self._ended.wait(_POLL_S):
