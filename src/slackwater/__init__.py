@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
+from .extras import needed_for
 
 if TYPE_CHECKING:
     from .incremental.config import CheckpointConfig
@@ -81,6 +82,8 @@ _LAZY = {
     "table": ".pipeline.tables.table",
     "writeStream": ".pipeline.writer",
 }
+# Beside pyspark and what comes with it.
+_MORE_EXTRAS = {"DeltaSink": ("delta",), "inbox": ("keyed",), "table": ("keyed",)}
 
 
 def __dir__() -> list[str]:
@@ -89,5 +92,8 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name], __name__), name)
+        with needed_for(f"sw.{name}", "spark", *_MORE_EXTRAS.get(name, ())):
+            if "keyed" in _MORE_EXTRAS.get(name, ()):  # it would be asked for only when rows come
+                import_module("rocksdict")
+            return getattr(import_module(_LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -112,15 +112,15 @@ class Checkpointer:
         world: World,
         settings: Settings,
         pipeline: str,
-        pipeline_hash: str | None,
-        query: Query | None,
-        sinks: Mapping[str, CommittingSink],
-        holdings: Holdings,
-        settlement: Settlement | None,
+        pipeline_hash: str | None = None,
+        query: Query | None = None,
+        sinks: Mapping[str, CommittingSink] | None = None,
+        holdings: Holdings | None = None,
+        settlement: Settlement | None = None,
     ) -> None:
         self._store, self._log, self._world, self._settings = store, log, world, settings
-        self._pipeline, self._pipeline_hash, self._query, self._sinks = pipeline, pipeline_hash, query, sinks
-        self._holdings = holdings
+        self._pipeline, self._pipeline_hash, self._query, self._sinks = pipeline, pipeline_hash, query, sinks or {}
+        self._holdings = holdings or {}
         # How the newest epoch was settled: it goes into the next record.
         self._settlement = settlement
         self._deleted: list[int] = []
@@ -253,18 +253,7 @@ def make_first(store: Store, log: Log, world: World, settings: Settings, *, pipe
 
     What its query will be is not known, and it has no sinks yet: the first start says both.
     """
-    checkpointer = Checkpointer(
-        store=store,
-        log=log,
-        world=world,
-        settings=settings,
-        pipeline=pipeline,
-        pipeline_hash=None,
-        query=None,
-        sinks={},
-        holdings={},
-        settlement=None,
-    )
+    checkpointer = Checkpointer(store=store, log=log, world=world, settings=settings, pipeline=pipeline)
     checkpointer.checkpoint(cut, Attempt(checkpoint_id=world.checkpoint_id(), outputs={}))
     checkpointer.release()
     return checkpointer.state

@@ -5,6 +5,7 @@ re-drive sinks ─ hydrate ─ damaged twice: hydrate the newest older that can 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar, cast
@@ -15,10 +16,12 @@ from .formats.layout import manifest_key
 from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, State, require_current
 from .log import Log
-from .recovery import Head, load_manifest, redrive, twice
-from .rewind import epochs_after, load_if_sound, newest_verified, roll_back, targets
+from .recovery import Head, load_if_sound, load_manifest, newest_verified, redrive, twice
+from .rewind import epochs_after, roll_back, targets
 from .store import Store
 from .world import World
+
+logger = logging.getLogger("slackwater")
 
 Hydrated = TypeVar("Hydrated")
 # Hears of the damage and the target before a rollback, and refuses by raising.
@@ -83,6 +86,11 @@ def recover(
                 # Somebody has forgotten the target meanwhile: look for another one.
             else:
                 return twice(drive)
+
+
+def tell_fallback(damage: Corrupt, target: Manifest) -> None:
+    """Agree to any rollback, and log it."""
+    logger.warning("the newest checkpoint is damaged (%s): rolling back to epoch %d", damage.message, target.epoch)
 
 
 def _kept(store: Store, head: LiveCheckpoint) -> list[str]:

@@ -8,6 +8,7 @@ says why no driver is disturbed.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import cast
 
@@ -22,7 +23,7 @@ from .formats.plans import KeepRules, Verdict, plan_forget, plan_forget_one, pla
 from .formats.states import LiveCheckpoint, State
 from .labels import get_label, resolve
 from .log import Log
-from .recovery import refuse_lost_records
+from .pointer import refuse_lost_records
 from .retention import Doomed, References, delete_doomed, find_doomed, find_needed
 from .settings import Settings
 from .store import Store
@@ -91,7 +92,9 @@ def _refuse_to_lose(state: State, entry: LiveCheckpoint) -> None:
         f"epoch {entry.epoch} is "
         + ("the newest, which the pipeline goes on from" if entry is state.head else f"the savepoint {label!r}"),
         code="retire.not_allowed",
-        hint="slackwater list URL shows the others" if label is None else "slackwater savepoint delete URL LABEL first",
+        hint="slackwater list URL shows the others"
+        if entry is state.head
+        else f"slackwater savepoint delete URL {shlex.quote(str(label))} first",
     )
 
 

@@ -74,6 +74,11 @@ def parse_time(ref: str) -> datetime:
         ) from None
 
 
+def format_zone(ref: str) -> str:
+    """Say what a time without a zone is taken for."""
+    return "" if parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
+
+
 def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[LeftOut]:
     """Say which checkpoints were passed over on the way from ``ref`` to the one that it names, newest first."""
     if ref.startswith("@"):
@@ -87,8 +92,10 @@ def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[LeftOut]:
 
 
 def _to_ms(ref: str) -> int:
+    """Tell the last millisecond that a time means: written without a fraction, it is all of its second."""
     time = parse_time(ref)
-    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _BEGINNING) // timedelta(milliseconds=1)
+    at_ms = ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _BEGINNING) // timedelta(milliseconds=1)
+    return at_ms if "." in ref or "," in ref else at_ms + 999
 
 
 def _resolve_time(candidates: list[LiveCheckpoint], ref: str) -> LiveCheckpoint:
@@ -96,7 +103,7 @@ def _resolve_time(candidates: list[LiveCheckpoint], ref: str) -> LiveCheckpoint:
     entry = next((entry for entry in reversed(candidates) if entry.created_at_ms <= at_ms), None)
     if entry is None:
         raise NotFound(
-            f"no checkpoint that is kept, and not undone, was made at {ref[1:]} or before it",
+            f"no checkpoint that is kept, and not undone, was made at {ref[1:]}{format_zone(ref)} or before it",
             code="checkpoint.not_found",
             hint="slackwater list URL",
         )

@@ -8,7 +8,6 @@ This is the path that a Spark pipeline takes (``recovery.py``, ``checkpointer.py
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,23 +20,20 @@ import msgspec
 from . import recovery
 from .artifacts import Cut, CutFile, CutOperator, CutPartition, Held
 from .checkpointer import Attempt, Checkpointer, CommittingSink, Report, SinkFailed, describe_output, release_failed
-from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
-from .fallback import recover
-from .formats.changes import Claim
+from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable
+from .fallback import recover, tell_fallback
 from .formats.layout import format_name
-from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition, kind_of
+from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
 from .formats.states import Savepoint
-from .inspect.pipelines import join_url
+from .inspect.pipelines import join_url, refuse_pipeline
 from .labels import create_label
 from .log import Log
+from .ownership import check_kind, refuse_foreign
 from .recovery import Claimed
 from .retention import References, delete_old, sweep
-from .rewind import load_if_sound
 from .settings import Settings
 from .store import Store, open_store
 from .world import RealWorld, World, this_process
-
-logger = logging.getLogger("slackwater")
 
 # Small partitions share batches, and one that never changes would hold on to an old batch for ever: after so many
 # epochs it is stored again, so that a restore reads few of them.
@@ -106,7 +102,9 @@ def open_pipeline(
         raise InvalidInput("the store must be a path or a URL, as text", code="store.bad_url")
     opened = open_store(join_url(path, format_name(name)), settings, **(storage_options or {}))
     log = Log(opened, world, settings)
-    _refuse_foreign(opened, log, name)
+    refuse_foreign(opened, log, name, "program")
+    if log.state is None:
+        refuse_pipeline(path, settings, storage_options)
     claimed = recovery.claim(opened, log, world, pipeline=name, driver=this_process(_ROLE), sinks=sinks)
     try:
         return ProgramPipeline(
@@ -145,7 +143,7 @@ class ProgramPipeline:
             sinks,
             hydrate=lambda manifest: _take(store, manifest, name, settings),
             dropped=dropped,
-            fallback=_tell_fallback if fallback else None,
+            fallback=tell_fallback if fallback else None,
         )
         head, recovered = found if found else (None, _Recovered())
         self.epoch = head.manifest.epoch if head else 0
@@ -159,8 +157,6 @@ class ProgramPipeline:
             world=world,
             settings=settings,
             pipeline=name,
-            pipeline_hash=None,
-            query=None,
             sinks=sinks,
             holdings=recovered.holdings,
             settlement=head.settlement if head else None,
@@ -378,7 +374,8 @@ def _position(source: str, pairs: Mapping[str, str | int]) -> SourcePosition:
 
 def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _Recovered:
     """Get what a checkpoint holds, every byte verified; batches may bring older files along, which are let go."""
-    _check_ours(manifest, name)
+    check_kind(manifest, "program")
+    recovery.refuse_renamed(manifest, name)
     partitions = {(operator, p.partition): p for operator, held in manifest.operators.items() for p in held.partitions}
     wanted = {_file(p.path, p.version, p.unique_id): key for key, p in partitions.items()}
     found: dict[tuple[str, int], bytes] = {}
@@ -405,38 +402,3 @@ def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _R
         operators=list(manifest.operators),
         holdings={path: held for path, held in holdings.items() if path in wanted},
     )
-
-
-def _refuse_foreign(store: Store, log: Log, name: str) -> None:
-    """Refuse what is not this program's before the claim, which would fence the driver whose it is."""
-    state = log.read()
-    if state is None:
-        return
-    # Where a manifest is damaged, the one before it tells whose they are; recovery says what is wrong.
-    for entry in reversed(state.live):
-        if (manifest := load_if_sound(store, entry)) is not None:
-            _check_ours(manifest, name)
-            return
-    change = log.change
-    if state.head is None and isinstance(change, Claim) and not change.driver.endswith(f" {_ROLE}"):
-        raise Unsupported(
-            f"the pipeline {name!r} has no checkpoint yet, and is not a program's: {change.driver} has claimed it",
-            code="library.foreign",
-            hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
-        )
-
-
-def _check_ours(manifest: Manifest, name: str) -> None:
-    if (kind := kind_of(manifest)) != "program":
-        whose = {"spark": "Spark's", "keyed": "a keyed state's"}.get(kind, "copied in")
-        raise Unsupported(
-            f"the checkpoints of {manifest.pipeline!r} are not a program's: they are {whose}",
-            code="library.foreign",
-            hint=("open it with sw.open_keyed" if kind == "keyed" else "start it with sw.writeStream")
-            + ", or choose another name; slackwater show URL says what it holds",
-        )
-    recovery.refuse_renamed(manifest, name)
-
-
-def _tell_fallback(damage: Corrupt, target: Manifest) -> None:
-    logger.warning("the newest checkpoint is damaged (%s): rolling back to epoch %d", damage.message, target.epoch)

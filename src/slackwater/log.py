@@ -13,7 +13,7 @@ from .errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailabl
 from .failpoints import reach
 from .formats import records, states
 from .formats.changes import Change, Repair
-from .formats.layout import LOG, record_key, record_numbers
+from .formats.layout import LOG, parse_record_name, record_key, record_name
 from .formats.records import Record
 from .formats.states import LiveCheckpoint, State
 from .lost import Lost, explain, look_back, read_record
@@ -40,6 +40,7 @@ class Log:
         self._world = world
         self._settings = settings
         self.kept_records = kept_records
+        # The number at which the log has, or had, just as many records as are kept.
         self._trimmed_at = 0
         self._newest: Record | None = None
         self._newest_sha256: str | None = None
@@ -122,14 +123,14 @@ class Log:
         faster: what was old stays old, and so does what a writer that slept has put where an old record was.
         """
         self._trimmed_at = self.number
-        old = sorted(record_numbers(entry.key for entry in self._store.list(LOG)))[: -self.kept_records]
+        old = list_records(self._store)[: -self.kept_records]
         if old:
             self._store.delete([record_key(number) for number in old])
             reach("trim.after")
         return len(old)
 
     def trim_if_due(self) -> int:
-        """Trim when the log has grown, since the last time, by a quarter of what stays: most appends are free of it."""
+        """Trim when the log has a quarter more than what stays: most starts and appends are free of it."""
         return self.trim() if 4 * (self.number - self._trimmed_at) >= self.kept_records else 0
 
     def look_back(self, number: int) -> Lost:
@@ -224,5 +225,16 @@ class Log:
         return record, data
 
     def _highest_after(self, number: int) -> int | None:
-        listed = self._store.list(LOG, after=record_key(number) if number else None)
-        return max((found for found in record_numbers(entry.key for entry in listed) if found > number), default=None)
+        newer = self._store.list_names(LOG, after=record_name(number) if number else None)
+        # The last one is it, unless somebody has put another file there.
+        numbers = (parse_record_name(name) for name in reversed(newer))
+        highest = next((found for found in numbers if found is not None), None)
+        if not number:
+            self._trimmed_at = (highest or 0) - len(newer) + self.kept_records
+        return highest
+
+
+def list_records(store: Store) -> list[int]:
+    """List the numbers of all records that there are, in order."""
+    numbers = (parse_record_name(name) for name in store.list_names(LOG))
+    return [number for number in numbers if number is not None]

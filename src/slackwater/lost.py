@@ -1,26 +1,22 @@
-"""Newest records that are lost: damaged ones and what they may have said, or a pointer that is ahead of the log."""
+"""Newest records that are damaged: what they may have said, and the sound one before them."""
 
 from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
-from .errors import Corrupt, InvalidInput, NotFound, Unsupported
+from .errors import Corrupt, NotFound, Unsupported
 from .formats import manifest as manifests
 from .formats import records
-from .formats.ids import parse_checkpoint_id
-from .formats.layout import CHECKPOINTS, LATEST, ManifestKey, manifest_key, parse_key, record_key
+from .formats.layout import CHECKPOINTS, ManifestKey, manifest_key, parse_key, record_key
 from .formats.manifest import Manifest
 from .formats.records import Record
-from .formats.states import State
 from .store import Store
 
 # Half of all numbers: no pipeline gets there, and one that went on from a manifest that says more would soon end.
-_MAX_EPOCH = 2**52
+MAX_EPOCH = 2**52
 _TRACELESS = "a claim, a release, a savepoint, checkpoints retired or deleted"
 
 
@@ -80,7 +76,7 @@ def look_back(store: Store, number: int, *, kept_records: int) -> Lost:
         if before is not None and checkpoint_id not in known:
             with suppress(NotFound):
                 manifest = _read(store, checkpoint_id) or _read(store, checkpoint_id)
-                if manifest is None or manifest.uid != before.state.uid or manifest.epoch > _MAX_EPOCH:
+                if manifest is None or manifest.uid != before.state.uid or manifest.epoch > MAX_EPOCH:
                     unreadable.append(checkpoint_id)
                 elif manifest.epoch > before.state.epoch:
                     found.append(manifest)
@@ -156,39 +152,3 @@ def _read(store: Store, checkpoint_id: str) -> Manifest | None:
         data = store.get(manifest_key(checkpoint_id), max_bytes=manifests.MAX_MANIFEST_BYTES)
         return manifests.decode(data, sha256=hashlib.sha256(data).hexdigest(), checkpoint_id=checkpoint_id)
     return None
-
-
-# --- records that are gone
-
-
-class _Told(msgspec.Struct):
-    """What a manifest says of itself, whatever release wrote the rest."""
-
-    checkpoint_id: str
-    uid: str
-    epoch: Annotated[int, Meta(le=_MAX_EPOCH)]
-
-
-def read_pointer(store: Store) -> str | None:
-    """Read ``_latest``; None when it says nothing."""
-    try:
-        return parse_checkpoint_id(store.get(LATEST, max_bytes=100).decode("ascii", "replace"))
-    except (Corrupt, InvalidInput, NotFound, Unsupported):
-        return None
-
-
-def epoch_ahead(store: Store, state: State, pointer: str) -> int | None:
-    """Tell the epoch of a checkpoint that the log does not know, and that is newer than all that it knows.
-
-    The pointer is written after the record, so it is never ahead: where it is, records are gone. No record vouches for
-    what its manifest says, so this is to refuse by, and never to go on from.
-    """
-    if pointer in state.checkpoint_ids:
-        return None
-    try:
-        data = store.get(manifest_key(pointer), max_bytes=manifests.MAX_MANIFEST_BYTES)
-        told = msgspec.json.decode(data, type=_Told)
-    except (Corrupt, InvalidInput, NotFound, Unsupported, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    ours = (told.checkpoint_id, told.uid) == (pointer, state.uid)
-    return told.epoch if ours and told.epoch > state.epoch else None

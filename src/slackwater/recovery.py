@@ -8,7 +8,7 @@ when the head is damaged in ``fallback.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -16,15 +16,16 @@ import msgspec
 
 from .artifacts import Holdings, Write, get_artifacts
 from .checkpointer import CommittingSink, drive_sinks, find_absent
-from .errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
+from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import Claim, Settlement
 from .formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key
 from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, RetiredCheckpoint, State
+from .labels import UNDONE, LeftOut
 from .log import Log
-from .lost import epoch_ahead, read_pointer
+from .pointer import refuse_lost_records
 from .settings import Settings
 from .store import KeepsUnfinished, Store
 from .world import World
@@ -97,26 +98,6 @@ def refuse_missing_log(state: State | None, keys: Collection[str]) -> None:
         )
 
 
-def refuse_lost_records(store: Store, log: Log) -> None:
-    """Refuse a log whose newest records are gone: who goes on from an older state deletes what the lost ones name.
-
-    Rule 6: the hint chooses no state. One that is missing, old, or leads to nothing that is readable refuses nothing.
-    """
-    state, pointer = log.state, read_pointer(store)
-    if state is None or pointer is None or epoch_ahead(store, state, pointer) is None:
-        return
-    # A driver that runs may have appended it meanwhile.
-    state = log.read()
-    if state is not None and (epoch := epoch_ahead(store, state, pointer)) is not None:
-        raise Corrupt(
-            f"{LATEST} names epoch {epoch}, and the log ends at {state.epoch}: newer records have been lost",
-            code="log.records_lost",
-            hint=f"restore log/ from a copy; to go on from epoch {state.epoch} all the same, and lose what came after "
-            f"it, delete {LATEST}. Nothing was changed",
-            epoch=epoch,
-        )
-
-
 def redrive(
     store: Store, log: Log, state: State, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()
 ) -> Head | None:
@@ -146,6 +127,13 @@ def load_manifest(store: Store, entry: LiveCheckpoint | RetiredCheckpoint) -> Ma
             hint="slackwater verify URL says what else is; restore it from a copy",
         ) from None
     return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
+
+
+def load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
+    """Load a manifest; None when it cannot be had, whatever is wrong with it."""
+    with suppress(*DAMAGE):
+        return twice(lambda: load_manifest(store, entry))
+    return None
 
 
 def refuse_renamed(manifest: Manifest, name: str) -> None:
@@ -187,3 +175,37 @@ def _redrive(
 def restore(store: Store, head: Manifest, settings: Settings, write: Write) -> Holdings:
     """Hand every file of the checkpoint, verified, to ``write``."""
     return get_artifacts(store, head, settings, write)
+
+
+def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
+    """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
+
+    def verify() -> Manifest:
+        manifest = load_manifest(store, entry)
+        restore(store, manifest, settings, lambda path, parts: None)
+        return manifest
+
+    return twice(verify)
+
+
+def newest_verified(
+    entries: Sequence[LiveCheckpoint],
+    try_out: Callable[[LiveCheckpoint], object],
+    *,
+    damage: tuple[type[SlackwaterError], ...] = DAMAGE,
+) -> tuple[LiveCheckpoint | None, list[LeftOut]]:
+    """Find the newest of these that was not undone and can be restored; say what was passed over, newest first.
+
+    ``try_out`` restores a checkpoint byte for byte, and raises what is wrong with it.
+    """
+    passed: list[LeftOut] = []
+    for entry in reversed(entries):
+        try:
+            if not entry.undone:
+                try_out(entry)
+                return entry, passed
+            reason = UNDONE
+        except damage as error:
+            reason = error.message
+        passed.append(LeftOut(epoch=entry.epoch, reason=reason))
+    return None, passed

@@ -36,18 +36,8 @@ from .formats.states import MAX_LIVE, LiveCheckpoint, State
 from .labels import LeftOut, labels_of
 from .log import Log
 from .lost import Lost
-from .recovery import DAMAGE, restore
-from .rewind import (
-    OpenSink,
-    Plan,
-    check_keep,
-    epochs_after,
-    load_if_sound,
-    plan_sink,
-    plan_sources,
-    sinks_since,
-    verify_restorable,
-)
+from .recovery import DAMAGE, load_if_sound, restore, verify_restorable
+from .rewind import OpenSink, Plan, check_keep, epochs_after, plan_sink, plan_sources, sinks_since
 from .settings import Settings
 from .store import Store, Stream
 from .world import World
@@ -218,10 +208,8 @@ def _bound(state: State, head: LiveCheckpoint, lost: Lost, *, can_undo: bool) ->
         return oldest, "a manifest is missing between those that are there: it may have been a rollback to any epoch"
     newest = _position(state, head)
     rollbacks = [manifest.rollback.to_epoch for manifest in lost.manifests if manifest.rollback]
-    if rollbacks and min(rollbacks) < newest:
-        return min(
-            rollbacks
-        ), f"a rollback to epoch {min(rollbacks)} may have been lost, and sinks may have followed it"
+    if rollbacks and (to := min(rollbacks)) < newest:
+        return to, f"a rollback to epoch {to} may have been lost, and sinks may have followed it"
     return newest, "the newest before the damage"
 
 

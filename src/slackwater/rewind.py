@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from typing import Literal, cast
 
 import msgspec
 
 from .checkpointer import CommittingSink
-from .errors import Corrupt, InvalidInput, SlackwaterError
+from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import Rollback
 from .formats.layout import LATEST, manifest_key
 from .formats.manifest import Manifest, RolledBack, SinkOutput
+from .formats.positions import acknowledged_of, note_acknowledged, positions_of
 from .formats.states import LiveCheckpoint, State, find_target
-from .labels import LATEST_REF, UNDONE, LeftOut, labels_of, resolve
+from .labels import LATEST_REF, LeftOut, labels_of, resolve
 from .log import Log
-from .recovery import DAMAGE, load_manifest, restore, twice
-from .settings import Settings
+from .recovery import DAMAGE, load_if_sound, load_manifest, newest_verified, twice
 from .store import Store
 from .world import World
 
@@ -77,17 +76,6 @@ class RollbackPlan(Plan, frozen=True, kw_only=True):
     done: bool
 
 
-def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
-    """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
-
-    def verify() -> Manifest:
-        manifest = load_manifest(store, entry)
-        restore(store, manifest, settings, lambda path, parts: None)
-        return manifest
-
-    return twice(verify)
-
-
 def targets(state: State) -> list[LiveCheckpoint]:
     """Name the checkpoints that a rollback may go to, and those that were undone.
 
@@ -95,29 +83,6 @@ def targets(state: State) -> list[LiveCheckpoint]:
     """
     settled = state.settled_epoch
     return [entry for entry in state.live if entry.undone or entry.epoch <= settled or entry is state.head]
-
-
-def newest_verified(
-    entries: Sequence[LiveCheckpoint],
-    try_out: Callable[[LiveCheckpoint], object],
-    *,
-    damage: tuple[type[SlackwaterError], ...] = DAMAGE,
-) -> tuple[LiveCheckpoint | None, list[LeftOut]]:
-    """Find the newest of these that was not undone and can be restored; say what was passed over, newest first.
-
-    ``try_out`` restores a checkpoint byte for byte, and raises what is wrong with it.
-    """
-    passed: list[LeftOut] = []
-    for entry in reversed(entries):
-        try:
-            if not entry.undone:
-                try_out(entry)
-                return entry, passed
-            reason = UNDONE
-        except damage as error:
-            reason = error.message
-        passed.append(LeftOut(epoch=entry.epoch, reason=reason))
-    return None, passed
 
 
 def get_newest_verified(
@@ -160,6 +125,7 @@ def plan_rollback(
     """
     target, head = find_target(state, to_epoch), cast(LiveCheckpoint, state.head)
     manifest, newest = load_manifest(store, target), load_if_sound(store, head)
+    refuse_acknowledged(manifest, acknowledged_since(store, state, manifest))
     outputs = sinks_since(store, state, manifest)
     check_keep(keep, outputs)
     before, undone = newest.rollback if newest else None, epochs_after(state, target.epoch)
@@ -193,6 +159,7 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
             # Somebody may have forgotten it meanwhile: that is no damage.
             find_target(cast(State, log.read()), to_epoch)
             raise
+    refuse_acknowledged(content, acknowledged := acknowledged_since(store, state, content))
     outputs = sinks_since(store, state, content)
     check_keep(keep, outputs)
     document = msgspec.structs.replace(
@@ -203,6 +170,7 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
         created_at_ms=world.now_ms(),
         sink_names=list(outputs),
         sinks=outputs,
+        source_offsets=note_acknowledged(content.source_offsets, acknowledged),
         rollback=RolledBack(to_epoch=target.epoch, to_id=target.checkpoint_id, keep=sorted(keep)),
     )
     data = manifests.encode(document)
@@ -234,10 +202,27 @@ def sinks_since(store: Store, state: State, target: Manifest) -> dict[str, SinkO
     return {name: msgspec.structs.replace(output, descriptors=[]) for name, output in sorted(outputs.items())}
 
 
-def load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
-    with suppress(*DAMAGE):
-        return twice(lambda: load_manifest(store, entry))
-    return None
+def acknowledged_since(store: Store, state: State, target: Manifest) -> dict[str, int]:
+    """Find up to where inboxes may drop what the target would read again, as far as manifests can be read."""
+    acknowledged = acknowledged_of(target.source_offsets)
+    for entry in state.live:
+        if entry.epoch > target.epoch and (manifest := load_if_sound(store, entry)) is not None:
+            for inbox, position in acknowledged_of(manifest.source_offsets).items():
+                acknowledged[inbox] = max(position, acknowledged.get(inbox, 0))
+    return acknowledged
+
+
+def refuse_acknowledged(target: Manifest, acknowledged: Mapping[str, int]) -> None:
+    """Refuse to go back to before what an inbox may drop, rule 9: nobody sends those messages again."""
+    for inbox, position in positions_of(target.source_offsets).items():
+        if position < acknowledged.get(inbox, 0):
+            raise Conflict(
+                f"epoch {target.epoch} stands at message {position} of the inbox {inbox}, and the pipeline has let it "
+                f"drop all up to {acknowledged[inbox]}: it acknowledges up to its newest checkpoint",
+                code="rollback.acknowledged",
+                hint="restore what is damaged from a copy; the option acknowledge (oldest) lets an inbox keep what "
+                "checkpoints from then on need",
+            )
 
 
 def check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> None:

@@ -1,44 +1,49 @@
 """The guards of the protocol, each switched off by a patch, with the invariant that must then break.
 
-Where a missing guard would show too rarely, a scenario brings about what it is for: harmless, with the guard on.
+Where a missing guard would show too rarely, one of ``scenarios.py`` brings about what it is for.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from slackwater import artifacts, checkpointer, fallback, forget, recovery, repairing, retention, rewind
-from slackwater.errors import Corrupt, NotFound, Unavailable
+from slackwater.errors import NotFound, Unavailable
 from slackwater.formats import changes, plans, records, states
 from slackwater.formats.inbox import Published
-from slackwater.formats.layout import LATEST, LOG, record_key
+from slackwater.formats.layout import LATEST, record_key
 from slackwater.formats.manifest import Manifest
 from slackwater.formats.states import LiveCheckpoint, State
-from slackwater.incremental import inbox, inbox_reader
+from slackwater.incremental import inbox_batch, inbox_reader
 from slackwater.inspect import verification
 from slackwater.log import Log
 from slackwater.pipeline.sources.acknowledge import Acknowledgements
-from slackwater.store import Listed, Listing
 from slackwater.testing.simulation import actors
 from slackwater.testing.simulation.memory import Memory
-from slackwater.testing.simulation.scheduler import Crashed, SimStore, Simulation, SimWorld
+from slackwater.testing.simulation.scheduler import SimStore, Simulation, SimWorld
 from slackwater.testing.simulation.sink import SimSink
 from slackwater.testing.simulation.sources import SimAcknowledgements
-
-
-def dawdle(client: Any) -> None:
-    """Let the others go on for a while, as a process does that waits for a processor."""
-    client._sim.pause(client._actor, 300)
-
-
-def actor_of(log: Log) -> str:
-    store: Any = log._store
-    return str(store._actor.name)
+from tests.faults.scenarios import (
+    a_claim_is_lost_beside_an_open_head,
+    a_deleter_wakes_up_after_a_repair,
+    a_program_is_started_on_another_store,
+    a_record_is_lost_that_let_messages_go,
+    a_rollback_is_lost_after_its_undo,
+    actor_of,
+    commits_come_after_an_undo,
+    forgetters_take_their_time,
+    many_reads_are_bad,
+    numbers_are_created_again_before_a_get,
+    rollbacks_and_deletes_come_late,
+    rollbacks_go_to_the_head,
+    rollers_take_their_time,
+    sources_are_acknowledged_up_to_the_newest,
+    the_log_is_lost,
+)
 
 
 def trust_every_record(patch: pytest.MonkeyPatch) -> None:
@@ -144,18 +149,6 @@ def forgetting_deletes_before_its_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forget, "forget", delete_first)
 
 
-def forgetters_take_their_time(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: others go on before the record of what is forgotten."""
-    append = Log.append
-
-    def append_late(self: Log, *args: Any, **fields: Any) -> State:
-        if actor_of(self).startswith("forgetter"):
-            dawdle(self._store)
-        return append(self, *args, **fields)
-
-    patch.setattr(Log, "append", append_late)
-
-
 def retention_ignores_what_live_checkpoints_need(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(retention.References, "of_live", lambda self, state: retention.Needed(set()))
 
@@ -187,28 +180,6 @@ def an_undo_does_not_move_the_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimSink, "undo", undo_alone)
 
 
-def commits_come_after_an_undo(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: some drivers are late with their commits, and wait for an undo."""
-    undo, commit = SimSink.undo, SimSink.commit
-    undone: set[int] = set()
-
-    def undo_slowly(self: SimSink, to_epoch: int, epoch: int) -> None:
-        undo(self, to_epoch, epoch)
-        undone.add(id(self.memory))
-        dawdle(self)
-
-    def commit_late(self: SimSink, descriptors: list[dict[str, Any]], epoch: int) -> None:
-        if self._actor.name.startswith("driver") and self._sim.random.random() < 0.4:
-            undone.discard(id(self.memory))
-            for _ in range(15):
-                if id(self.memory) not in undone:
-                    self._sim.pause(self._actor, 100)
-        commit(self, descriptors, epoch)
-
-    patch.setattr(SimSink, "undo", undo_slowly)
-    patch.setattr(SimSink, "commit", commit_late)
-
-
 def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     """It appends in the name of whoever is the driver by then."""
     claim, append = recovery.claim, Log.append
@@ -231,23 +202,6 @@ def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(recovery, "claim", no_claim)
     patch.setattr(Log, "append", append_for_another)
-
-
-def rollers_take_their_time(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: others go on between the steps of a tool's rollback."""
-    claim, mine = recovery.claim, threading.local()
-
-    def claim_and_remember(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
-        if fields["driver"].startswith("roller"):
-            mine.world = world
-        return claim(store, log, world, **fields)
-
-    def take_time(point: str) -> None:
-        if hasattr(mine, "world"):
-            dawdle(mine.world)
-
-    patch.setattr(recovery, "claim", claim_and_remember)
-    patch.setattr(rewind, "reach", take_time)
 
 
 def without_guards_of_targets(patch: pytest.MonkeyPatch, find: Callable[[State, int], LiveCheckpoint]) -> None:
@@ -277,24 +231,6 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
     without_guards_of_targets(patch, find)
 
 
-def rollbacks_and_deletes_come_late(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: what a rollback was planned to may be retired by then, and its bytes still be there."""
-    plan, delete = rewind.plan_rollback, retention.delete_retired
-
-    def plan_early(store: SimStore, *args: Any, **fields: Any) -> rewind.RollbackPlan:
-        planned = plan(store, *args, **fields)
-        dawdle(store)
-        return planned
-
-    def delete_late(store: SimStore, log: Log, *args: Any) -> list[int]:
-        if log.state and log.state.retired:
-            dawdle(store)
-        return delete(store, log, *args)
-
-    patch.setattr(rewind, "plan_rollback", plan_early)
-    patch.setattr(retention, "delete_retired", delete_late)
-
-
 def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
     real = states._apply_rollback
 
@@ -304,22 +240,6 @@ def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(states, "_apply_rollback", apply_rollback)
     trust_every_record(patch)
-
-
-def rollbacks_go_to_the_head(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: a tool does not take it for done when its target is the head, and prefers one that is open."""
-    plan, real = rewind.plan_rollback, rewind.roll_back
-
-    def roll_back(store: SimStore, log: Log, world: SimWorld, to_epoch: int, **fields: Any) -> State:
-        state = log.state
-        if actor_of(log).startswith("roller") and state is not None and state.settled_epoch < state.epoch:
-            to_epoch = state.epoch
-        return real(store, log, world, to_epoch, **fields)
-
-    patch.setattr(rewind, "roll_back", roll_back)
-    patch.setattr(
-        rewind, "plan_rollback", lambda *args, **keep: msgspec.structs.replace(plan(*args, **keep), done=False)
-    )
 
 
 def the_sweep_keeps_what_was_staged_for_undone_epochs(patch: pytest.MonkeyPatch) -> None:
@@ -354,8 +274,8 @@ def a_checkpoint_that_cannot_be_read_needs_nothing(patch: pytest.MonkeyPatch) ->
 
 def a_rollback_does_not_verify(patch: pytest.MonkeyPatch) -> None:
     """Neither that of a tool, nor a fallback."""
-    real = rewind.newest_verified
-    patch.setattr(rewind, "verify_restorable", lambda store, entry, settings: None)
+    real = recovery.newest_verified
+    patch.setattr(recovery, "verify_restorable", lambda store, entry, settings: None)
     patch.setattr(fallback, "newest_verified", lambda entries, try_out: real(entries, id))
 
 
@@ -373,34 +293,6 @@ def a_reader_does_not_list_again(patch: pytest.MonkeyPatch) -> None:
         return self.state
 
     patch.setattr(Log, "read", read)
-
-
-def numbers_are_created_again_before_a_get(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: who slept writes once its number is free again; readers wait for such a record after their list."""
-    append, highest_after = Log.append, Log._highest_after
-
-    def wait(store: Any, number: int, found: Callable[[bytes | None, bytes], bool]) -> None:
-        """Let the others go on until that number holds what is waited for; not for ever."""
-        key = record_key(number)
-        for _ in range(40):
-            if key in store._sim.written and found(store._sim.objects.get(key), store._sim.written[key]):
-                return
-            store._actor.stalled_until = store._sim.now + 10
-            store._sim.step(store._actor, "dawdles")
-
-    def append_late(self: Log, *args: Any, **fields: Any) -> State:
-        if actor_of(self).startswith("sleeper"):
-            wait(self._store, self.number + 1, lambda there, first: there is None)
-        return append(self, *args, **fields)
-
-    def list_early(self: Log, number: int) -> int | None:
-        found = highest_after(self, number)
-        if found is not None and not actor_of(self).startswith(("driver", "sleeper", "last")):
-            wait(self._store, found, lambda there, first: there not in (None, first))
-        return found
-
-    patch.setattr(Log, "append", append_late)
-    patch.setattr(Log, "_highest_after", list_early)
 
 
 def a_writer_does_not_list_after_its_create(patch: pytest.MonkeyPatch) -> None:
@@ -458,86 +350,6 @@ def a_repair_does_not_commit_an_open_target(patch: pytest.MonkeyPatch) -> None:
     repairs_are_planned_otherwise(patch, without_output)
 
 
-def lose_newest(store: SimStore, log: Log, count: int = 1) -> None:
-    """Damage the newest records, and let the writer of the last one die; once in a run."""
-    simulation, keys = store._sim, [record_key(log.number - back) for back in range(count)]
-    newest = max(found for found in simulation.objects if found.startswith(LOG))
-    if store._actor.faults and not simulation.bad_records and keys[0] == newest:
-        for key in keys:
-            simulation.damage(key)
-            simulation.bad_records.add(key)
-        raise Crashed
-
-
-def a_claim_is_lost_beside_an_open_head(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: what follows a checkpoint that some sink does not have is lost."""
-    real = recovery.claim
-
-    def claim(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
-        claimed = real(store, log, world, **fields)
-        head, state = claimed.state.head, claimed.state
-        behind = any(sink.epoch < state.epoch for sink in store._sim.sinks.values())
-        if head is not None and head.rollback_to is None and state.settled_epoch < state.epoch and behind:
-            lose_newest(store, log)
-        return claimed
-
-    patch.setattr(recovery, "claim", claim)
-
-
-def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: a tool's rollback is lost, with its release and the claim of the driver that has followed it."""
-    real = fallback.recover
-
-    def recover(store: SimStore, log: Log, *args: Any, **fields: Any) -> Any:
-        recovered, written = real(store, log, *args, **fields), store._sim.written
-        for back in range(min(log.number, log.kept_records - 1)):
-            record = records.decode(written[record_key(log.number - back)], number=log.number - back)
-            if isinstance(record.change, changes.Rollback):
-                lose_newest(store, log, back + 1)
-            if not isinstance(record.change, changes.Claim | changes.Release):
-                break
-        return recovered
-
-    patch.setattr(fallback, "recover", recover)
-
-
-def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: a record that retires is lost, and what it retired is deleted once the log is repaired.
-
-    Only the head stays with each checkpoint: so what a repair goes on from is what the lost record has retired.
-    """
-    init = actors.Scene.__init__
-
-    def keep_one(self: actors.Scene, simulation: Simulation) -> None:
-        init(self, simulation)
-        self.settings = msgspec.structs.replace(self.settings, keep_last=1)
-
-    patch.setattr(actors.Scene, "__init__", keep_one)
-    delete, repair = retention.delete_retired, repairing.repair
-    asleep: dict[str, retention.Doomed] = {}
-
-    def delete_late(store: SimStore, log: Log, generation: int, refs: retention.References) -> list[int]:
-        if log._newest and getattr(log._newest.change, "retire", None):
-            state, needed = retention.find_needed(log, generation, refs)
-            doomed = retention.find_doomed(state, needed, refs)
-            try:
-                lose_newest(store, log)
-            except Crashed:
-                asleep[state.uid] = doomed
-                raise
-        return delete(store, log, generation, refs)
-
-    def wake(store: SimStore, log: Log, *args: Any, **fields: Any) -> bool:
-        done, before = repair(store, log, *args, **fields), args[2].lost.before
-        if done and before is not None and (doomed := asleep.get(before.state.uid)) is not None:
-            for key in (*doomed.objects, *doomed.manifests):
-                store._sim.objects.pop(key, None)
-        return done
-
-    patch.setattr(retention, "delete_retired", delete_late)
-    patch.setattr(repairing, "repair", wake)
-
-
 def a_repair_ignores_a_lost_rollback(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(repairing, "_bound", lambda state, head, lost, **fields: (repairing._position(state, head), ""))
 
@@ -590,112 +402,13 @@ def an_empty_log_beside_checkpoints_is_a_fresh_start(patch: pytest.MonkeyPatch) 
     patch.setattr(recovery, "refuse_missing_log", lambda state, keys: None)
 
 
-def the_log_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: a driver starts and finds objects, but no record. It stops, and the records come back from a copy.
-
-    Only before a sink has committed anything: from then on the sink, too, would refuse a pipeline that begins anew.
-    """
-    claim, listing, create = recovery.claim, SimStore.list, SimStore.create
-    blind: set[int] = set()
-
-    def claim_without_log(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
-        bound = any(sink.uid for sink in store._sim.sinks.values())
-        if bound or not fields["driver"].startswith("driver") or not any("manifest" in k for k in store._sim.objects):
-            return claim(store, log, world, **fields)
-        blind.add(id(store))
-        try:
-            return claim(store, log, world, **fields)
-        except Corrupt as error:
-            if error.code != "log.missing":
-                raise
-            raise Unavailable("the log comes back from a copy", code="store.unavailable") from None
-        finally:
-            blind.discard(id(store))
-
-    def list_the_rest(self: SimStore, prefix: str, *, after: str | None = None) -> Listing:
-        found = listing(self, prefix, after=after)
-        return [entry for entry in found if not entry.key.startswith(LOG)] if id(self) in blind else found
-
-    def create_anew(self: SimStore, key: str, data: bytes) -> bool:
-        if id(self) in blind:
-            blind.discard(id(self))
-            for lost in [found for found in self._sim.objects if found.startswith(LOG)]:
-                del self._sim.objects[lost]
-        return create(self, key, data)
-
-    patch.setattr(recovery, "claim", claim_without_log)
-    patch.setattr(SimStore, "list", list_the_rest)
-    patch.setattr(SimStore, "create", create_anew)
-
-
 def a_sink_follows_any_pipeline_of_its_name(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimSink, "bind", lambda self, pipeline, sink, uid: setattr(self, "_uid", uid))
 
 
-class EmptyStore(SimStore):
-    """Another store, where nothing is yet."""
-
-    def __init__(self, simulation: Any, actor: Any) -> None:
-        super().__init__(simulation, actor)
-        self._objects: dict[str, bytes] = {}
-
-    def get(self, key: str, *, offset: int = 0, size: int | None = None, max_bytes: int | None = None) -> bytes:
-        self._sim.step(self._actor, f"get {key} elsewhere")
-        if key not in self._objects:
-            raise NotFound(f"no object {key}", code="store.not_found")
-        return self._objects[key][offset : None if size is None else offset + size]
-
-    def put(self, key: str, data: Any) -> None:
-        self._sim.step(self._actor, f"put {key} elsewhere", writes=True)
-        self._objects[key] = data if isinstance(data, bytes) else b"".join(data)
-
-    def create(self, key: str, data: bytes) -> bool:
-        self._sim.step(self._actor, f"create {key} elsewhere", writes=True)
-        return self._objects.setdefault(key, data) is data
-
-    def list(self, prefix: str, *, after: str | None = None) -> Listing:
-        self._sim.step(self._actor, f"list {prefix} elsewhere")
-        keys = sorted(key for key in self._objects if key.startswith(prefix) and key > (after or ""))
-        return [Listed(key, len(self._objects[key])) for key in keys]
-
-    def delete(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self._objects.pop(key, None)
-
-
-def a_program_is_started_on_another_store(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: the same sinks and the same name, but a store where nothing is yet; once the sinks know the first.
-
-    Its rows can be read again: an inbox, too, would refuse a second pipeline.
-    """
-    tools = actors.Scene.tools
-    patch.setattr(actors.Scene, "pushed_share", 0.0)
-
-    def other_tools(self: actors.Scene, actor: Any) -> actors.Tools:
-        store, world, log = tools(self, actor)
-        bound = all(sink.uid for sink in self.simulation.sinks.values())
-        if bound and actor.name.startswith("driver") and self.simulation.random.random() < 0.3:
-            store = EmptyStore(self.simulation, actor)
-            log = Log(store, world, self.settings, kept_records=self.kept_records)
-        return store, world, log
-
-    patch.setattr(actors.Scene, "tools", other_tools)
-
-
 def one_bad_read_is_damage(patch: pytest.MonkeyPatch) -> None:
-    for module in (fallback, rewind):
+    for module in (fallback, recovery, rewind):
         patch.setattr(module, "twice", lambda read: read())
-
-
-def many_reads_are_bad(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: in every run, of each hundred reads three are wrong."""
-    spoil = Simulation.spoil_read
-
-    def spoil_more(self: Simulation, *args: Any) -> bytes:
-        self.read_risk = 0.03
-        return spoil(self, *args)
-
-    patch.setattr(Simulation, "spoil_read", spoil_more)
 
 
 def an_inbox_may_drop_what_the_newest_checkpoint_covers(patch: pytest.MonkeyPatch) -> None:
@@ -710,8 +423,10 @@ def an_inbox_is_told_before_the_record(patch: pytest.MonkeyPatch) -> None:
     init, checkpoint = SimAcknowledgements.__init__, checkpointer.Checkpointer.checkpoint
     of: dict[str, SimAcknowledgements] = {}
 
-    def init_and_remember(self: SimAcknowledgements, simulation: Simulation, actor: Any, *rest: Any) -> None:
-        init(self, simulation, actor, *rest)
+    def init_and_remember(
+        self: SimAcknowledgements, simulation: Simulation, actor: Any, *rest: Any, **fields: Any
+    ) -> None:
+        init(self, simulation, actor, *rest, **fields)
         of[actor.name] = self
 
     def tell_first(self: checkpointer.Checkpointer, cut: Any, attempt: Any) -> checkpointer.Report:
@@ -729,12 +444,16 @@ def an_inbox_is_told_before_the_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(checkpointer.Checkpointer, "checkpoint", tell_first)
 
 
+def a_rollback_may_go_past_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(rewind, "refuse_acknowledged", lambda target, acknowledged: None)
+
+
 def a_repeated_request_is_taken_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(inbox._Batch, "find", lambda self, appends: None)
+    patch.setattr(inbox_batch.Batch, "find", lambda self, appends: None)
 
 
 def a_reader_begins_where_the_inbox_does(patch: pytest.MonkeyPatch) -> None:
-    check, chunks = inbox_reader.check_range, inbox_reader._chunks
+    check, chunks = inbox_reader.check_range, inbox_reader.chunks_of
 
     def check_the_end(folder: Any, published: Published, inbox: str, begin: int, end: int | None = None) -> None:
         check(folder, published, inbox, max(begin, published.dropped), end)
@@ -744,41 +463,7 @@ def a_reader_begins_where_the_inbox_does(patch: pytest.MonkeyPatch) -> None:
         return chunks(rocks, inbox, begin, end) if begin < end else iter([])
 
     patch.setattr(inbox_reader, "check_range", check_the_end)
-    patch.setattr(inbox_reader, "_chunks", skip)
-
-
-def a_record_is_lost_that_let_messages_go(patch: pytest.MonkeyPatch) -> None:
-    """Scenario: what the newest checkpoint has retired is not deleted yet, but dropped; then its record is lost.
-
-    So a repair goes on from what the inbox has no more, until it is put back from a copy.
-    """
-    init, delete, acknowledge = actors.Scene.__init__, retention.delete_retired, SimAcknowledgements.acknowledge
-    logs: dict[str, Log] = {}
-
-    def keep_one(self: actors.Scene, simulation: Simulation) -> None:
-        init(self, simulation)
-        self.settings = msgspec.structs.replace(self.settings, keep_last=1)
-
-    def delete_later(store: SimStore, log: Log, *rest: Any) -> list[int]:
-        logs[store._actor.name] = log
-        if store._actor.faults:
-            raise Unavailable("nothing can be deleted now", code="store.unavailable")
-        return delete(store, log, *rest)
-
-    def acknowledge_and_die(self: SimAcknowledgements, state: State) -> Any:
-        error, log, memory = acknowledge(self, state), logs[self._actor.name], self._memory
-        if self._inboxes and log._newest and getattr(log._newest.change, "retire", None) and memory.covered:
-            for _ in range(20):
-                if memory.covered.position == memory.description.dropped > 0:
-                    lose_newest(cast(SimStore, self._store), log)
-                    break
-                self._sim.pause(self._actor, 20)
-        return error
-
-    patch.setattr(actors.Scene, "pushed_share", 1.0)
-    patch.setattr(actors.Scene, "__init__", keep_one)
-    patch.setattr(retention, "delete_retired", delete_later)
-    patch.setattr(SimAcknowledgements, "acknowledge", acknowledge_and_die)
+    patch.setattr(inbox_reader, "chunks_of", skip)
 
 
 def a_table_is_as_new_as_its_capture(patch: pytest.MonkeyPatch) -> None:
@@ -839,6 +524,12 @@ MUTATIONS = [
     Guard(8, a_checkpoint_that_cannot_be_read_needs_nothing, {"restorable"}),
     Guard(9, an_inbox_may_drop_what_the_newest_checkpoint_covers, {"needed-kept"}),
     Guard(9, an_inbox_is_told_before_the_record, {"needed-kept"}),
+    Guard(
+        9,
+        a_rollback_may_go_past_what_was_acknowledged,
+        {"needed-kept"},
+        sources_are_acknowledged_up_to_the_newest,
+    ),
     Guard(9, a_repeated_request_is_taken_again, {"acknowledged"}),
     Guard(9, a_reader_begins_where_the_inbox_does, {"acknowledged"}, a_record_is_lost_that_let_messages_go),
     Guard(10, an_undo_is_skipped_by_the_next_start, {"undone"}),

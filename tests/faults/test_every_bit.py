@@ -97,9 +97,6 @@ class Driver:
             world=self.world,
             settings=SETTINGS,
             pipeline="orders",
-            pipeline_hash=None,
-            query=None,
-            sinks={},
             holdings=holdings,
             settlement=head.settlement if head else None,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -253,20 +254,20 @@ def test_each_rule_counts_whatever_another_does():
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("fields", "told"),
     [
-        {"kind": "bad luck"},
-        {"kind": "truncated", "verb": "put"},
-        {"kind": "full-disk", "verb": "get"},
-        {"kind": "slow", "verb": "head"},
-        {"kind": "lost-answer", "fate": "maybe"},
-        {"kind": "slow", "nth": 0},
-        {"kind": "slow", "times": 0},
-        {"kind": "slow", "probability": 1.5},
+        ({"kind": "bad luck"}, "no kind 'bad luck': it is one of fail-before, fail-after, "),
+        ({"kind": "truncated", "verb": "put"}, "truncated cannot befall a put, but only a get"),
+        ({"kind": "full-disk", "verb": "get"}, "only a put or create or move"),
+        ({"kind": "slow", "verb": "head"}, "no verb 'head': it is one of None, get, put, "),
+        ({"kind": "lost-answer", "fate": "maybe"}, "no fate 'maybe': it is one of None, landed, later, never"),
+        ({"kind": "slow", "nth": 0}, "nth is 0"),
+        ({"kind": "slow", "times": 0}, "times is 0"),
+        ({"kind": "slow", "probability": 1.5}, "from 0 to 1, not 1.5"),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(fields):
-    with pytest.raises(ValueError):
+def test_a_fault_that_cannot_be_is_refused_with_what_can(fields, told):
+    with pytest.raises(ValueError, match=re.escape(told)):
         Fault(**fields)
 
 

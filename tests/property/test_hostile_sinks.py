@@ -99,7 +99,7 @@ class Folder:
 
     def footer(self, data: bytes) -> object:
         self._memory.put("part-0.parquet", data)
-        return staging._count_rows(self._memory, Listed("part-0.parquet", len(data)))
+        return staging.count_rows(self._memory, Listed("part-0.parquet", len(data)))
 
 
 @pytest.fixture(scope="module")

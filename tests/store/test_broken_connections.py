@@ -48,6 +48,7 @@ VERBS: dict[str, Callable[[Store, int], object]] = {
     "put": lambda store, n: store.put(f"put/{n}", BODY),
     "create": read_back,
     "list": list_all,
+    "list names": lambda store, n: f"{n}" in store.list_names("there/") or pytest.fail("a name is missing"),
     "list folders": lambda store, n: store.list_folders("") == ["there"] or pytest.fail("a folder is missing"),
     "delete": lambda store, n: store.delete([f"there/{n}", f"never/{n}"]),
     "move": move,

@@ -198,6 +198,25 @@ def test_a_listing_of_more_than_a_page_is_whole(store: Store) -> None:
     assert store.list("") == []
 
 
+def test_names_are_listed_one_level_deep_and_after_a_name(store: Store) -> None:
+    names = [f"{number:020}.json" for number in (1, 2, 9, 10, 11)]
+    inside = ["log/00000000000000000012.json/x", "log/a/b", "logs/x", "top"]
+    for key in [*(f"log/{name}" for name in reversed(names)), *inside]:
+        store.put(key, b"")
+    assert store.list_names("log/") == store.list_names("log") == names
+    assert store.list_names("") == ["top"]
+    assert store.list_names("nope/") == store.list_names("top/") == store.list_names("log/a/b/") == []
+    for after in [*names, "", "00000000000000000005.json", names[1] + "x", "zzz"]:
+        assert store.list_names("log/", after=after) == [name for name in names if name > after], after
+
+
+def test_names_are_counted_as_listings(store: Store) -> None:
+    store.put("log/1", b"")
+    before = store.requests.snapshot()
+    store.list_names("log/")
+    assert (store.requests - before) == Requests(lists=1)
+
+
 def test_folders_are_listed_one_level_deep(store: Store) -> None:
     for key in ("p2/log/1", "p1/log/1", "p1/checkpoints/x/manifest.json", "p1/checkpoints/y/manifest.json", "file"):
         store.put(key, b"")

@@ -279,6 +279,7 @@ def verbs(store: Store) -> dict[str, Any]:
         "put": lambda: store.put("k", b"v"),
         "create": lambda: store.create("k", b"v"),
         "list": lambda: store.list(""),
+        "list_names": lambda: store.list_names(""),
         "list_folders": lambda: store.list_folders(""),
         "delete": lambda: store.delete(["k"]),
         "move": lambda: store.move("k", "l"),

@@ -14,15 +14,15 @@ PACKAGE = ROOT / "src" / "slackwater"
 # A part may import those of the rows above its own, and what lies inside itself.
 ORDER = [
     {"errors"},
-    {"failpoints", "settings", "world"},
+    {"extras", "failpoints", "settings", "world"},
     {"formats"},
     {"store"},
     {"artifacts", "lost"},
     {"log"},
-    {"labels"},
+    {"labels", "pointer"},
     {"checkpointer"},
     {"recovery"},
-    {"retention", "rewind"},
+    {"ownership", "retention", "rewind"},
     {"fallback", "forget", "repairing"},
     {"inspect"},
     {"incremental", "laminar", "library"},

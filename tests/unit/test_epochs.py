@@ -145,3 +145,13 @@ def test_an_epoch_closes_early_before_its_descriptors_outgrow_the_manifest(monke
     assert clocked.closed() == []
     clocked.stage(1, at=101, size=600)
     assert clocked.closed() == [[0, 1]]
+
+
+def test_an_epoch_is_open_for_a_micro_batch_only_when_another_one_was_staged_before_it():
+    clocked = Clocked()
+    clocked.begin(at=100)
+    assert not clocked.epochs.is_open  # its first: the tables that it reads are brought up to date
+    clocked.epochs.end(StagedBatch(0, {}), 100)
+    assert clocked.epochs.is_open
+    clocked.epochs.close_due(110)
+    assert not clocked.epochs.is_open

@@ -192,6 +192,14 @@ def test_what_is_no_folder_and_what_is_no_name_is_refused(tmp_path, url):
     assert hostile.value.code == "name.not_encoded"
 
 
+def test_nothing_is_copied_into_the_folder_of_another_pipeline(tmp_path):
+    orders = make_pipeline(tmp_path, 1)
+    with pytest.raises(InvalidInput, match="its store is") as caught:
+        copy_in(str(v2_folder(tmp_path / "db")), str(orders / "copied"))
+    assert caught.value.code == "store.is_pipeline"
+    assert not (orders / "copied").exists()
+
+
 def test_spark_does_not_go_on_from_what_was_copied_in(tmp_path, url):
     copy_in(str(v2_folder(tmp_path / "db")), url)
     pipeline = open_pipeline(url)

@@ -250,6 +250,14 @@ def test_what_cannot_be_opened_is_refused_as_input(tmp_path, monkeypatch, store,
     assert not any(tmp_path.iterdir())
 
 
+def test_a_pipeline_is_no_store_for_another(tmp_path):
+    orders = make_pipeline(tmp_path, 1)
+    with pytest.raises(sw.InvalidInput, match="its store is") as raised:
+        open_pipeline(orders, "inside")
+    assert raised.value.code == "store.is_pipeline"
+    assert not (orders / "inside").exists()
+
+
 def test_a_checkpoint_that_does_not_fit_into_a_manifest_ends_the_pipeline_and_does_not_count(tmp_path):
     with open_pipeline(tmp_path, "orders", settings=SETTINGS) as pipeline:
         save(pipeline, 1, b"fits")
@@ -339,10 +347,29 @@ def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_cla
         save(pipeline, 1, b"x")
         ready: Any = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
         job: Any = SimpleNamespace(name="orders")
-        with pytest.raises(sw.Unsupported, match="of a program without Spark") as caught:
+        with pytest.raises(sw.Unsupported, match="not Spark's: they are a program's") as caught:
             _check_query(job, ready)
         assert caught.value.code == "hydrate.foreign"
         assert save(pipeline, 2, b"y") == 2
+        # The newest manifest does not hide it when it is damaged, and neither does a bad read.
+        newest = look_at(str(tmp_path / "orders")).state.live[-1]
+        (tmp_path / "orders" / manifest_key(newest.checkpoint_id)).write_bytes(b"rot")
+        with pytest.raises(sw.Unsupported):
+            _check_query(job, ready)
+        assert save(pipeline, 3, b"z") == 3
+
+
+def test_a_spark_query_is_refused_before_it_fences_a_program_that_has_no_checkpoint_yet(tmp_path):
+    with open_pipeline(tmp_path, "orders") as pipeline:
+        ready: Any = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
+        job: Any = SimpleNamespace(name="orders")
+        with pytest.raises(sw.Unsupported, match="no checkpoint yet, and is not Spark's") as caught:
+            _check_query(job, ready)
+        assert caught.value.code == "hydrate.foreign" and caught.value.hint
+        assert save(pipeline, 1) == 1
+    with open_pipeline(tmp_path, "empty") as pipeline:
+        ready = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
+    _check_query(job, ready)  # it has ended, so anyone may have it
 
 
 def test_another_name_for_the_folder_is_refused(tmp_path):

@@ -56,7 +56,7 @@ def settled(epoch: int) -> Settlement:
 def state() -> State:
     state: State | None = None
     for number, change in enumerate(changes(), 1):
-        at_ms = TEN_OCLOCK_MS + 60_000 * (number - 2)
+        at_ms = TEN_OCLOCK_MS + 60_000 * (number - 2) + (250 if number == 5 else 0)
         state = states.apply(state, change, number=number, append_id=f"{number:032x}", at_ms=at_ms)
     assert state is not None
     return state
@@ -79,6 +79,10 @@ def state() -> State:
         ("@2026-11-15T10:02:59.999Z", 3),
         ("@2026-11-15T12:02:00+02:00", 3),
         ("@2026-11-15T10:02:00", 3),
+        ("@2026-11-15T10:01:59Z", 2),
+        ("@2026-11-15T10:03:00Z", 4),  # of which `list` does not show that it was made 250 ms later
+        ("@20261115T100300Z", 4),
+        ("@2026-11-15T10:03:00.249Z", 3),
         ("@2026-11-16", 4),
         ("@9999-12-31", 4),
     ],
@@ -104,6 +108,12 @@ def test_every_form_names_its_checkpoint(state, ref, epoch):
         ("0192d3", InvalidInput, "ref.ambiguous", "(epoch 2)"),
         ("019", InvalidInput, "ref.malformed", "too short"),
         ("@2026-11-15T10:00:59Z", NotFound, "checkpoint.not_found", "2026-11-15T10:00:59Z"),
+        (
+            "@2026-11-15T10:00:59",
+            NotFound,
+            "checkpoint.not_found",
+            "10:00:59 (no zone was given: read as UTC) or before",
+        ),
         ("@0001-01-01T00:00+23:59", NotFound, "checkpoint.not_found", "0001"),
         ("@yesterday", InvalidInput, "ref.malformed", "@yesterday"),
         ("@", InvalidInput, "ref.malformed", "'@'"),

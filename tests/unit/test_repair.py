@@ -383,6 +383,7 @@ def test_what_the_driver_still_deletes_is_not_missed(tmp_path: Path) -> None:
         patch.setattr(retention, "delete_doomed", lambda store, doomed: waiting.append(doomed))
         slow.step()  # Epoch 1 is retired by the record that is damaged, and not deleted yet.
     mend(tmp_path)
+    assert waiting
     for doomed in waiting:
         real(slow.store, doomed)
     goes_on(tmp_path, 0)
@@ -682,6 +683,7 @@ def test_an_answer_that_was_lost_is_found_out(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Checked, "create", create)
     mend(tmp_path)
+    assert not answers
     monkeypatch.undo()
     goes_on(tmp_path, 0, 1, 2)
 

@@ -11,7 +11,6 @@ import pytest
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.formats import manifest as manifests
 from slackwater.formats.seeds import manifest_v1, serde
-from slackwater.formats.seeds.content import to_v3
 from slackwater.formats.seeds.findings import Findings, fatal, refuse_fatal
 from slackwater.formats.seeds.manifest_v1 import (
     VNODE_COUNT,
@@ -26,8 +25,11 @@ from slackwater.formats.seeds.manifest_v1 import (
     decode,
     encode,
 )
-from tests.golden.samples import IDS, UID
-from tests.laminar_folders import JOIN, sha256, v1
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.laminar.copying import copy_in
+from slackwater.settings import Settings
+from tests.laminar_folders import JOIN, sha256, v1, v1_folder
+from tests.unit.test_laminar_copy import head_of
 
 OPTIONAL = [field.name for field in msgspec.structs.fields(CheckpointManifest) if not field.required]
 
@@ -414,17 +416,15 @@ def test_A10_a_hostile_name_is_fatal(name):
     assert "seed.hostile_name" in codes(document)
 
 
-def test_A13_version_3_is_the_union_of_versions_1_and_2():
-    manifest, _ = read(v1())
-    made = content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN)
-    upgraded = to_v3(made, checkpoint_id=IDS[1], pipeline="orders", uid=UID)
-    data = manifests.encode(upgraded)
-    assert manifests.decode(data, sha256=sha256(data), checkpoint_id=IDS[1]) == upgraded
-    assert (upgraded.watermark_ms, upgraded.source_watermarks, upgraded.sink_epochs) == (
-        5000,
-        {"clicks": "-1"},
-        {"pg": 7},
+def test_A13_version_3_is_the_union_of_versions_1_and_2(tmp_path):
+    copy_in(
+        str(v1_folder(tmp_path / "db")),
+        str(tmp_path / "store" / "orders"),
+        settings=Settings(inline_max_bytes=100, object_min_bytes=100),
     )
+    upgraded = head_of(open_pipeline(str(tmp_path / "store" / "orders")))
+    assert (upgraded.watermark_ms, upgraded.source_watermarks) == (5000, {"clicks": "-1"})
+    assert (upgraded.micro_batch, upgraded.sink_epochs, upgraded.sinks) == (7, {"pg": 7}, {})
     assert upgraded.source_offsets["clicks"].metadata == {"connector": "kafka", "topic": "clicks"}
     assert upgraded.source_offsets["clicks"].source_type == "kafka"
     assert upgraded.table_offsets["rates"].offsets == {"lsn": "0/ABCD"}
@@ -433,4 +433,4 @@ def test_A13_version_3_is_the_union_of_versions_1_and_2():
     agg, join = (upgraded.operators[name].partitions[0].files[0] for name in ("agg", "join"))
     assert manifests.decode_inline(agg) == b"slack water"
     assert (join.object, join.offset, join.size_bytes) == (0, 0, len(JOIN))
-    assert manifest_v1.has_sidecar(manifest)
+    assert manifest_v1.has_sidecar(read(v1())[0])

@@ -9,8 +9,6 @@ import msgspec
 import pytest
 
 from slackwater.errors import Corrupt, Unsupported
-from slackwater.formats import manifest as manifests
-from slackwater.formats.seeds.content import to_v3
 from slackwater.formats.seeds.findings import Findings, fatal
 from slackwater.formats.seeds.manifest_v2 import (
     CheckpointManifestV2,
@@ -22,8 +20,11 @@ from slackwater.formats.seeds.manifest_v2 import (
     encode,
     needs_parent,
 )
-from tests.golden.samples import UID
-from tests.laminar_folders import AGG, IDS, partition, sha256, v2
+from slackwater.inspect.pipelines import open_pipeline
+from slackwater.laminar.copying import copy_in
+from slackwater.settings import Settings
+from tests.laminar_folders import AGG, IDS, partition, sha256, v2, write
+from tests.unit.test_laminar_copy import head_of
 
 OPTIONAL = [field.name for field in msgspec.structs.fields(CheckpointManifestV2) if not field.required]
 WHOLE = [partition(n, AGG[n], f"operators/agg/partition-{n}.snap") for n in range(2)]
@@ -134,12 +135,22 @@ def test_A4_a_delta_needs_a_parent_that_it_does_not_name():
     assert codes([], parent_id=IDS[0]) == {"seed.bad_parent"}
 
 
-def test_A4_in_version_3_every_link_of_a_chain_is_named_with_its_digest():
+def test_A4_in_version_3_every_link_of_a_chain_is_named_with_its_digest(tmp_path):
     snap = partition(0, b"base", "operators/agg/partition-0.snap")
     delta = partition(0, b"change", "operators/agg/partition-0.delta", delta=True)
-    newest, base = read(v2(IDS[1], 2, [delta], parent_id=IDS[0]))[0], read(v2(IDS[0], 1, [snap]))[0]
-    upgraded = to_v3(content([newest, base], manifest_sha256="ab" * 32), checkpoint_id=IDS[2], pipeline="p", uid=UID)
-    manifests.validate(upgraded)
+    folder = write(
+        tmp_path / "db",
+        {
+            f"checkpoints/{IDS[0]}/manifest.json": v2(IDS[0], 1, [snap]),
+            f"checkpoints/{IDS[0]}/{snap['path']}": b"base",
+            f"checkpoints/{IDS[1]}/manifest.json": v2(IDS[1], 2, [delta], parent_id=IDS[0]),
+            f"checkpoints/{IDS[1]}/{delta['path']}": b"change",
+            "checkpoints/_latest": IDS[1],
+        },
+    )
+    url = str(tmp_path / "store" / "orders")
+    copy_in(str(folder), url, settings=Settings(inline_max_bytes=0, object_min_bytes=1))
+    upgraded = head_of(open_pipeline(url))
     (only,) = upgraded.operators["agg"].partitions
     assert [(f.sha256, f.offset, f.size_bytes) for f in only.files] == [
         (sha256(b"base"), 0, 4),

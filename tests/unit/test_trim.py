@@ -16,12 +16,12 @@ from slackwater import forget
 from slackwater.errors import Conflict, Unavailable
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.changes import Claim, Label
-from slackwater.formats.layout import manifest_key, record_key, record_numbers
+from slackwater.formats.layout import manifest_key, record_key
 from slackwater.formats.plans import KeepRules
 from slackwater.inspect import verification
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
-from slackwater.log import KEPT_RECORDS, Log
+from slackwater.log import KEPT_RECORDS, Log, list_records
 from slackwater.retention import References, delete_old
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
@@ -68,7 +68,7 @@ def claims(log: Log, count: int) -> Log:
 
 
 def numbers(store) -> list[int]:
-    return record_numbers(listed.key for listed in store.list("log/"))
+    return list_records(store)
 
 
 def test_all_but_the_newest_thousand_go_and_the_state_stays():
@@ -131,6 +131,20 @@ def test_trimming_is_rare(store):
     claims(log, 2)
     assert log.trim_if_due() == 2
     assert numbers(store) == list(range(15, 23))
+
+
+def test_a_start_lists_no_more_than_it_must_to_see_that_no_trim_is_due(store):
+    """Programs that open, checkpoint once and end would else list a thousand names each time, for nothing."""
+    claims(open_log(store, kept_records=8), 9).trim()
+    started = claims(open_log(store, kept_records=8), 1)
+    before = store.requests.snapshot()
+    assert started.trim_if_due() == 0 and store.requests.snapshot() == before
+
+
+def test_a_log_that_grew_over_many_short_lives_is_trimmed(store):
+    for _ in range(12):
+        claims(open_log(store, kept_records=8), 1).trim_if_due()
+    assert len(numbers(store)) in (8, 9)
 
 
 # --- those that slept

@@ -48,6 +48,19 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     token: Token | None = None
     version: Literal[1] = VERSION
 
+    @property
+    def held(self) -> int:
+        """The messages that are there: not dropped yet."""
+        return self.last - self.dropped
+
+    @property
+    def held_bytes(self) -> int:
+        return self.total_bytes - self.dropped_bytes
+
+    @property
+    def keys_held(self) -> int:
+        return self.keys - self.keys_dropped
+
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A time in which nothing was received, and the position after which that was."""

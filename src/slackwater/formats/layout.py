@@ -6,7 +6,7 @@ Keys are relative to the pipeline's own folder ``{store}/{pipeline}``, so a pipe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 from urllib.parse import quote, unquote
 
@@ -154,13 +154,19 @@ def are_artifact_keys(keys: Sequence[str]) -> bool:
     return all(map(_PARTITION.fullmatch, [name for _, _, name in split]))
 
 
-def record_numbers(keys: Iterable[str]) -> list[int]:
-    """List the numbers of the records among keys of the log; a stray file is not a record, and decides nothing.
+def record_name(number: int) -> str:
+    """Name a record within the folder of the log."""
+    return record_key(number).removeprefix(LOG)
 
-    >>> record_numbers([record_key(7), "log/notes.txt"])
-    [7]
+
+def parse_record_name(name: str) -> int | None:
+    """Parse the number of a record; a stray file is not a record, and decides nothing.
+
+    >>> parse_record_name(record_name(7)), parse_record_name("notes.txt")
+    (7, None)
     """
-    return [int(match[1]) for match in map(_RECORD.fullmatch, keys) if match]
+    match = _RECORD.fullmatch(LOG + name)
+    return int(match[1]) if match else None
 
 
 def check_paths(paths: Sequence[str]) -> None:

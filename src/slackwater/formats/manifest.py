@@ -41,7 +41,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     A ``batch`` is referenced whole, with its digest; its own index says what is inside. An ``object`` is one
     partition's files, one after the other: each file that is needed has its range and digest. The whole has one too,
-    for files that are no longer needed; only what was upgraded from a seed has none.
+    for files that are no longer needed; one that has none is read, and never written.
     """
 
     key: str

@@ -21,7 +21,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One live checkpoint. With a problem, its manifest could not be read.
 
     ``settled`` says that every sink's commit is on record; the record that says so is the next one. An undone one was
-    passed over by a rollback.
+    passed over by a rollback. One with ``rollback_to`` is a rollback, or a ``repair``.
     """
 
     epoch: int
@@ -33,6 +33,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool
     undone: bool
     rollback_to: int | None
+    repair: bool
     micro_batch: int | None = None
     size_bytes: int | None = None
     problem: Problem | None = None
@@ -93,6 +94,7 @@ def _describe(
         settled=entry.epoch <= state.settled_epoch,
         undone=entry.undone,
         rollback_to=entry.rollback_to,
+        repair=entry.repair,
         micro_batch=manifest.micro_batch if manifest else None,
         size_bytes=manifest.total_size_bytes if manifest else None,
         problem=problem,

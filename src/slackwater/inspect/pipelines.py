@@ -11,11 +11,11 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from ..artifacts import in_parallel
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError
-from ..formats.layout import CHECKPOINTS, LOG, parse_name, record_numbers
+from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..formats.layout import CHECKPOINTS, parse_name
 from ..formats.states import State
-from ..log import Log
-from ..recovery import DAMAGE
+from ..log import Log, list_records
+from ..recovery import DAMAGE, refuse_missing_log
 from ..settings import Settings
 from ..store import Store, open_store
 from ..world import RealWorld
@@ -75,13 +75,10 @@ def open_pipeline(
 def _read(store: Store, log: Log) -> State | None:
     """Read the newest state; checkpoints that no record vouches for are a loss to report."""
     state = log.read()
-    # A driver's first objects follow its claim, so the log is read once more after they were seen.
-    if state is None and store.list(CHECKPOINTS) and (state := log.read()) is None:
-        raise Corrupt(
-            f"{store.url} holds checkpoints, and no log that says which of them count",
-            code="log.missing",
-            hint="restore the folder log/ from a backup or a replica",
-        )
+    if state is None and (keys := [entry.key for entry in store.list(CHECKPOINTS)]):
+        # A driver's first objects follow its claim, so the log is read once more after they were seen.
+        state = log.read()
+        refuse_missing_log(state, keys)
     return state
 
 
@@ -105,14 +102,33 @@ def _look_for(store_url: str, settings: Settings, options: Mapping[str, str]) ->
     return [summary for summary in found if summary is not None]
 
 
-def _refuse_other(store: Store, url: str) -> None:
-    """Refuse a URL at which no store can be: a folder that is not there, a pipeline."""
-    if record_numbers(listed.key for listed in store.list(LOG)):
+def refuse_pipeline(url: str, settings: Settings, options: Mapping[str, str] | None = None) -> None:
+    """Refuse a pipeline's own URL where its store's belongs: a new pipeline would lie inside the other."""
+    try:
+        _refuse_pipeline(open_store(url, settings, **(options or {})), url)
+    except Unavailable as error:
+        if error.code != "store.denied":  # Whoever may look at this pipeline alone can still have it.
+            raise
+
+
+def refuse_inside_pipeline(url: str, settings: Settings, options: Mapping[str, str] | None = None) -> None:
+    """Refuse the URL of a pipeline that is to be made where another one is its store."""
+    if store_url := _split(url)[0]:
+        refuse_pipeline(store_url, settings, options)
+
+
+def _refuse_pipeline(store: Store, url: str) -> None:
+    if list_records(store):
         raise InvalidInput(
             f"{url} is a pipeline, not a store of pipelines",
             code="store.is_pipeline",
             hint=f"slackwater list {url}; its store is {_split(url)[0] or 'one level up'}",
         )
+
+
+def _refuse_other(store: Store, url: str) -> None:
+    """Refuse a URL at which no store can be: a folder that is not there, a pipeline."""
+    _refuse_pipeline(store, url)
     if store.url.startswith("file:") and not os.path.isdir(unquote(urlsplit(store.url).path)):
         raise NotFound(
             f"there is no folder {url}",
@@ -128,7 +144,7 @@ def _summarise(url: str, component: str, settings: Settings, options: Mapping[st
         state = _read(store, Log(store, RealWorld(), settings))
     except InvalidInput:
         return None  # No pipeline can have such a name.
-    except DAMAGE as error:
+    except (*DAMAGE, Unavailable) as error:  # The others can be read, or their reads say so, too.
         return PipelineSummary(name=name, url=url, problem=Problem(error.code, error.message))
     if state is None:
         return None

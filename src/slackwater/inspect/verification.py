@@ -12,10 +12,11 @@ from ..artifacts import check_object, in_parallel, read_batch
 from ..errors import Corrupt
 from ..formats import records
 from ..formats.changes import Repair
-from ..formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key, record_key, record_numbers
+from ..formats.layout import CHECKPOINTS, LATEST, manifest_key, record_key
 from ..formats.manifest import File, Manifest, Object, all_files, decode_inline
 from ..formats.states import LiveCheckpoint, State
-from ..lost import epoch_ahead, read_pointer
+from ..log import list_records
+from ..pointer import epoch_ahead, read_pointer
 from ..recovery import DAMAGE, load_manifest
 from ..settings import Settings
 from ..store import Store
@@ -253,7 +254,7 @@ def _passed(finding: Finding, by: int) -> Finding:
 
 def _list_kept(store: Store, kept_records: int) -> tuple[list[int], int]:
     """List the newest records, those that are never trimmed; and the number of the oldest that has to be there."""
-    numbers = record_numbers(listed.key for listed in store.list(LOG))
+    numbers = list_records(store)
     oldest = max(1, numbers[-1] - kept_records + 1) if numbers else 1
     return [number for number in numbers if number >= oldest], oldest
 

@@ -18,7 +18,7 @@ from ..errors import Conflict, NotFound
 from ..formats.manifest import Origin
 from ..formats.seeds.content import Content, Piece, partition_path
 from ..formats.states import State
-from ..inspect.pipelines import pipeline_name
+from ..inspect.pipelines import pipeline_name, refuse_inside_pipeline
 from ..log import Log
 from ..settings import Settings
 from ..store import Store, open_store
@@ -57,6 +57,7 @@ def copy_in(
     checkpoint = resolve(folder, ref)
     content = load_content(folder, checkpoint)
     pipeline, store = pipeline_name(url), open_store(url, settings)
+    refuse_inside_pipeline(url, settings)
     with tempfile.TemporaryDirectory(prefix="slackwater-copy-") as spool:
         cut = _spool(folder, checkpoint, content, Path(spool))
         return _copy(store, world, settings, cut, pipeline)

@@ -107,6 +107,11 @@ class Checked:
         self.requests.add(lists=_pages(found))
         return sorted((Listed(key, size) for key, size in found), key=lambda listed: listed.key)
 
+    def list_names(self, prefix: str, *, after: str | None = None) -> Names:
+        folder = _folder(prefix)
+        keys = [listed.key for listed in self.list(folder, after=None if after is None else folder + after)]
+        return [name for key in keys if "/" not in (name := key.removeprefix(folder))]
+
     def list_folders(self, prefix: str) -> Names:
         folder = _folder(prefix)
         with translated("list", prefix, self.url):
@@ -132,6 +137,12 @@ class CheckedDisk(Checked):
     def __init__(self, url: str, disk: Disk) -> None:
         super().__init__(url, disk)
         self._disk = disk
+
+    def list_names(self, prefix: str, *, after: str | None = None) -> Names:
+        with translated("list", prefix, self.url):
+            names = self._disk.list_names(_folder(prefix), after)
+        self.requests.add(lists=_pages(names))
+        return sorted(names)
 
     def list_unfinished(self, prefix: str) -> Names:
         with translated("list", prefix, self.url):

@@ -88,13 +88,27 @@ class Disk:
             return []
         return list(_walk(folder, prefix, after))
 
+    def list_names(self, prefix: str, after: str | None) -> Sequence[str]:
+        """Name all that is right below a folder and no folder itself, if possible without a look at any of it."""
+        try:
+            folder = self._open_folder(_parts(prefix))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        with _closing(folder):
+            # A folder's links are its own two and one for each folder in it, where the file system counts them.
+            flat = os.fstat(folder).st_nlink == 2
+            later = [name for name in os.listdir(folder) if after is None or name > after]
+            return [name for name in later if not _is_hidden(name) and (flat or not _is_folder(name, folder))]
+
     def list_folders(self, prefix: str) -> Sequence[str]:
         try:
             folder = self._open_folder(_parts(prefix))
         except (FileNotFoundError, NotADirectoryError):
             return []
         with _closing(folder), os.scandir(folder) as entries:
-            return [e.name for e in entries if e.is_dir(follow_symlinks=False) and not HIDDEN.fullmatch(e.name)]
+            return [
+                entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name)
+            ]
 
     def list_unfinished(self, prefix: str) -> Sequence[str]:
         """List the files that a writer is at, or has left when it was killed."""
@@ -231,6 +245,17 @@ class Disk:
                 self._known.discard(folders[:depth])
 
 
+def _is_hidden(name: str) -> bool:
+    # The pattern is slow, and hardly a name needs it.
+    return (name[0] == "." or "#" in name) and HIDDEN.fullmatch(name) is not None
+
+
+def _is_folder(name: str, parent: int) -> bool:
+    with suppress(FileNotFoundError):
+        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+    return False
+
+
 def _parts(key: str) -> tuple[str, ...]:
     return tuple(part for part in key.split("/") if part)
 
@@ -301,10 +326,10 @@ def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, in
     with _closing(folder):
         names = os.listdir(folder)
         if after is not None:
-            # Before anything else is asked: the log has a thousand records, and an append wants those after the last.
+            # Before anything else is asked: a folder may have thousands, and those after the last are wanted.
             names = [name for name in names if (key := prefix + name) >= after or after.startswith(key)]
         for name in names:
-            if HIDDEN.fullmatch(name):
+            if _is_hidden(name):
                 continue
             key = prefix + name
             with suppress(FileNotFoundError):
@@ -322,8 +347,9 @@ def _walk_unfinished(folder: int, prefix: str) -> Iterator[str]:
     """Walk everything below the folder and close it, without a look at whole files."""
     with _closing(folder), os.scandir(folder) as entries:
         for entry in entries:
-            if UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                yield prefix + entry.name
-            elif entry.is_dir(follow_symlinks=False) and not HIDDEN.fullmatch(entry.name):
+            if entry.name[0] == ".":
+                if UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    yield prefix + entry.name
+            elif entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name):
                 with suppress(FileNotFoundError):
                     yield from _walk_unfinished(os.open(entry.name, _FOLDER, dir_fd=folder), f"{prefix}{entry.name}/")

@@ -90,12 +90,15 @@ class Fault(msgspec.Struct, frozen=True):
     fate: Fate | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS or self.verb not in (None, *VERBS) or self.fate not in (None, *FATES):
-            raise ValueError(f"no such kind, verb or fate: {self}")
-        if self.verb not in (None, *_ONLY.get(self.kind, VERBS)):
-            raise ValueError(f"{self.kind} cannot befall a {self.verb}")
-        if self.nth < 1 or (self.times is not None and self.times < 1) or not 0 <= self.probability <= 1:
-            raise ValueError(f"calls are counted from 1, and a probability is one: {self}")
+        for name, known in (("kind", KINDS), ("verb", (None, *VERBS)), ("fate", (None, *FATES))):
+            if (given := getattr(self, name)) not in known:
+                raise ValueError(f"a fault has no {name} {given!r}: it is one of {', '.join(map(str, known))}")
+        if self.verb not in (None, *(able := _ONLY.get(self.kind, VERBS))):
+            raise ValueError(f"{self.kind} cannot befall a {self.verb}, but only a {' or '.join(able)}")
+        if self.nth < 1 or (self.times is not None and self.times < 1):
+            raise ValueError(f"calls are counted from 1: nth is {self.nth}, times is {self.times}")
+        if not 0 <= self.probability <= 1:
+            raise ValueError(f"a probability is from 0 to 1, not {self.probability}")
 
     def matches(self, verb: Verb, key: str) -> bool:
         return verb in _ONLY.get(self.kind, VERBS) and self.verb in (None, verb) and fnmatchcase(key, self.key)

@@ -1,16 +1,15 @@
-"""What a checkpoint of the seeds holds, in our terms; and that as a manifest of version 3."""
+"""What a checkpoint of the seeds holds, in our terms."""
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from ...errors import InvalidInput
-from ..layout import ArtifactKind, artifact_key, format_name
-from ..manifest import VERSION, File, Manifest, Object, Operator, Origin, Partition, SourcePosition
+from ..layout import format_name
+from ..manifest import Origin, SourcePosition
 from .findings import Findings
 
 _MAX_COUNT = 2**53 - 1
@@ -37,7 +36,6 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint of the seeds. Its pieces are in order: by operator, by partition, each from its snapshot on."""
 
     origin: Origin
-    created_at_ms: int
     watermark_ms: int
     sources: dict[str, SourcePosition]
     source_watermarks: dict[str, str]
@@ -63,90 +61,6 @@ def piece_path(operator: str, partition: int, checkpoint: str, *, delta: bool) -
 
 def partition_path(operator: str, partition: int) -> str:
     return f"operators/{format_name(operator)}/{partition}"
-
-
-def to_v3(
-    content: Content, *, checkpoint_id: str, pipeline: str, uid: str, epoch: int = 1, parent_id: str | None = None
-) -> Manifest:
-    """Upgrade in memory: the manifest that a checkpoint of ours with this content would have.
-
-    A partition's pieces stand one after the other in an object of its own, as ``docs/spec/layout.md`` has it.
-    """
-    operators: dict[str, Operator] = {}
-    objects: list[Object] = []
-    for number, (name, partitions) in enumerate(sorted(content.operators.items())):
-        described = [
-            _partition(content.origin, pieces, artifact_key(checkpoint_id, name, partition, _kind(pieces)), objects)
-            for partition, pieces in sorted(partitions.items())
-        ]
-        operators[name] = Operator(
-            operator_id=number,
-            operator_name=name,
-            store="default",
-            size_bytes=sum(partition.size_bytes for partition in described),
-            partitions=described,
-        )
-    return Manifest(
-        version=VERSION,
-        checkpoint_id=checkpoint_id,
-        epoch=epoch,
-        parent_id=parent_id,
-        pipeline=pipeline,
-        uid=uid,
-        created_at_ms=content.created_at_ms,
-        micro_batch=content.origin.epoch,
-        watermark_ms=content.watermark_ms,
-        pipeline_hash=None,
-        query=None,
-        rollback=None,
-        origin=content.origin,
-        source_names=list(content.sources),
-        sink_names=[],
-        source_offsets=content.sources,
-        source_watermarks=content.source_watermarks,
-        table_offsets=content.table_offsets,
-        table_store_path=content.table_store_path,
-        sinks={},
-        sink_epochs=content.sink_epochs,
-        vnode_count=content.vnode_count,
-        operators=operators,
-        files=[],
-        objects=objects,
-        total_size_bytes=sum(operator.size_bytes for operator in operators.values()),
-    )
-
-
-def _kind(pieces: list[Piece]) -> ArtifactKind:
-    return "delta" if all(piece.delta for piece in pieces) else "snap"
-
-
-def _partition(origin: Origin, pieces: list[Piece], key: str, objects: list[Object]) -> Partition:
-    offset, files = 0, []
-    for piece in pieces:
-        inline = None if piece.inline is None else base64.b64encode(piece.inline).decode()
-        files.append(
-            File(
-                path=piece.path,
-                sha256=piece.sha256,
-                size_bytes=piece.size_bytes,
-                inline=inline,
-                object=len(objects) if inline is None else None,
-                offset=offset if inline is None else None,
-            )
-        )
-        offset += piece.size_bytes if inline is None else 0
-    if any(file.object is not None for file in files):
-        objects.append(Object(key=key, kind="object", sha256=None, size_bytes=offset))
-    first = pieces[0]
-    return Partition(
-        partition=first.partition,
-        path=partition_path(first.operator, first.partition),
-        kind="delta" if any(piece.delta for piece in pieces) else "snap",
-        version=origin.epoch,
-        unique_id=origin.checkpoint_id,
-        size_bytes=sum(piece.size_bytes for piece in pieces),
-        files=files,
-    )
 
 
 # --- what both manifests are checked for

@@ -368,7 +368,6 @@ def content(manifest: CheckpointManifest, *, manifest_sha256: str, sidecar: byte
             manifest_sha256=manifest_sha256,
             pipeline_hash=None if manifest.pipeline_hash is None else str(manifest.pipeline_hash),
         ),
-        created_at_ms=manifest.timestamp_ms,
         watermark_ms=manifest.watermark or 0,
         sources={name: _position(manifest.source_offsets[name]) for name in manifest.source_names},
         source_watermarks={name: str(value) for name, value in manifest.source_watermarks.items()},

@@ -212,7 +212,6 @@ def content(chain: Sequence[CheckpointManifestV2], *, manifest_sha256: str) -> C
             manifest_sha256=manifest_sha256,
             pipeline_hash=None,
         ),
-        created_at_ms=manifest.timestamp_ms,
         watermark_ms=manifest.watermark or 0,
         sources={name: _position(source) for name, source in manifest.source_offsets.items()},
         source_watermarks={},

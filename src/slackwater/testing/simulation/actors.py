@@ -19,12 +19,13 @@ from ...formats.changes import Checkpoint, Label, Repair, Rollback
 from ...formats.layout import LOG, RecordKey, manifest_key, parse_key, record_key
 from ...formats.manifest import Manifest, SinkOutput, references
 from ...formats.plans import KeepRules
+from ...formats.positions import acknowledged_of, positions_of
 from ...formats.records import Record
 from ...formats.states import LiveCheckpoint, RetiredCheckpoint, State, find_target
 from ...inspect import verification
 from ...inspect.pipelines import Pipeline
 from ...log import Decide, Log
-from ...pipeline.sources.acknowledge import positions_of
+from ...pipeline.sources.acknowledge import UpTo
 from ...settings import Settings
 from .inbox import InboxMemory, receiver
 from .memory import Memory, content, into
@@ -94,6 +95,7 @@ class Scene:
         self.unlabelled: set[str] = set()
         # Where the rows come from, if they are pushed; and what each checkpoint's rows were joined with.
         self.inbox: InboxMemory | None = None
+        self.acknowledged_up_to: UpTo = "oldest"
         self.joined: dict[str, list[int]] = {}
         self._looked_at: set[str] = set()
         self._droppable = 0
@@ -127,8 +129,9 @@ class Scene:
         return records.decode(self.simulation.objects[key], number=cast(RecordKey, parse_key(key)).number).state
 
     def covered(self, state: State) -> int:
-        """Tell up to where the live checkpoints of a state, all of them, have read the inbox."""
-        found = [positions_of(self.manifest(entry).source_offsets) for entry in state.live]
+        """Tell up to where the live checkpoints of a state, all of them or the newest, have read the inbox."""
+        needing = state.live if self.acknowledged_up_to == "oldest" else state.live[-1:]
+        found = [positions_of(self.manifest(entry).source_offsets) for entry in needing]
         return min((positions.popitem()[1] for positions in found), default=0)
 
     def droppable(self) -> int:
@@ -185,7 +188,6 @@ def driver(scene: Scene, program: Program) -> Body:
             settings=settings,
             pipeline="p",
             pipeline_hash="0" * 64,
-            query=None,
             sinks=sinks,
             holdings=holdings,
             settlement=head.settlement if head else None,
@@ -200,7 +202,10 @@ def driver(scene: Scene, program: Program) -> Body:
         source: Source = RowSource(TOTAL)
         if scene.inbox is not None:
             source = InboxSource(simulation, actor, scene.inbox, scene.newest, claimed.state)
-        acknowledgements = SimAcknowledgements(simulation, actor, store, scene.inbox)
+        acknowledged = acknowledged_of(head.manifest.source_offsets) if head else {}
+        acknowledgements = SimAcknowledgements(
+            simulation, actor, store, scene.inbox, up_to=scene.acknowledged_up_to, acknowledged=acknowledged
+        )
         acknowledgements.acknowledge(checkpointer.state)
         patience = _PATIENCE
         while memory.position < TOTAL and patience:
@@ -217,6 +222,7 @@ def driver(scene: Scene, program: Program) -> Body:
             outputs = {name: describe_output(sink, [sink.stage(rows, checkpoint_id)]) for name, sink in sinks.items()}
             memory.advance(rows, end, world)
             cut = memory.cut(source.describe)
+            cut = msgspec.structs.replace(cut, sources=acknowledgements.note(cut.sources))
             scene.model[checkpoint_id] = content(cut)
             simulation.attempts += 1
             checkpointer.checkpoint(cut, Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
@@ -328,7 +334,7 @@ def roll_back(scene: Scene, actor: Actor) -> None:
     to_epoch = choose(choose((older, older, state.live[-1:], undone or older, undone or older, hurt or older))).epoch
     keep = choose(((), (), (), ("left",), SINKS))
     try:
-        rewind.verify_restorable(store, find_target(state, to_epoch), scene.settings)
+        recovery.verify_restorable(store, find_target(state, to_epoch), scene.settings)
         planned = rewind.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
     except Corrupt as error:
         # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.

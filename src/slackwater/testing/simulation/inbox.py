@@ -13,7 +13,7 @@ import msgspec
 from ...formats import inbox as documents
 from ...formats.inbox import Covered, Description, Published
 from ...incremental import inbox_layout as layout
-from ...incremental.inbox import Appended, _Append, _Batch
+from ...incremental.inbox_batch import Append, Appended, Batch
 from ...incremental.rocks import Change
 from .scheduler import TICKS_A_SECOND, Actor, SimWorld, Violation
 
@@ -112,9 +112,7 @@ class Receiver:
         key, messages = self._memory.sender.request(self._sim.random.choice((1, 1, 2, 3)))
         done: Future[Appended] = Future()
         size_bytes = sum(map(len, messages))
-        work = _Append(
-            messages=messages, size_bytes=size_bytes, key=key, token=None, other="refuse", session=None, done=done
-        )
+        work = Append(messages=messages, size_bytes=size_bytes, key=key, token=None, session=None, done=done)
         batch = self._batch()
         batch.find([work])
         batch.append(work)
@@ -145,11 +143,11 @@ class Receiver:
         self._write(batch)
         self._publish()
 
-    def _batch(self) -> _Batch:
+    def _batch(self) -> Batch:
         uptime_ms = self._began_uptime_ms + 1000 * (self._sim.now - self._began) // TICKS_A_SECOND
-        return _Batch(cast(Any, self._memory), self._description, self._sim.now, uptime_ms)
+        return Batch(cast(Any, self._memory), self._description, self._sim.now, uptime_ms)
 
-    def _write(self, batch: _Batch) -> None:
+    def _write(self, batch: Batch) -> None:
         self._sim.step(self._actor, f"write up to {batch.description.last}", risk=self._risk, writes=True)
         self._memory.write(batch.finish(), dropped=batch.dropped)
         self._description = batch.description

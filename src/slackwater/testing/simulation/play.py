@@ -152,7 +152,7 @@ def mend(scene: Scene) -> None:
             """Look without the code under test, which a mutation may have blinded."""
             recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, into({}))
 
-        found, _ = rewind.newest_verified(rewind.targets(cast(State, log.read())), restore)
+        found, _ = recovery.newest_verified(rewind.targets(cast(State, log.read())), restore)
         if found is None:
             for key in scene.damaged:
                 scene.simulation.mend(key)

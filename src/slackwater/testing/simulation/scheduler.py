@@ -307,6 +307,10 @@ class SimStore:
         keys = sorted(key for key in self._sim.objects if key.startswith(prefix) and key > (after or ""))
         return [Listed(key, len(self._sim.objects[key])) for key in keys]
 
+    def list_names(self, prefix: str, *, after: str | None = None) -> Names:
+        listed = self.list(prefix, after=None if after is None else prefix + after)
+        return [one.key.removeprefix(prefix) for one in listed]
+
     def list_folders(self, prefix: str) -> Names:
         self._sim.step(self._actor, f"list folders {prefix}")
         return sorted({key[len(prefix) :].split("/")[0] for key in self._sim.objects if key.startswith(prefix)})

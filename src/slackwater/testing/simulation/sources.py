@@ -7,9 +7,10 @@ from typing import Any, NoReturn, Protocol, cast
 from ...errors import Conflict, Corrupt, NotFound
 from ...formats.inbox import Covered
 from ...formats.manifest import SourcePosition
+from ...formats.positions import KIND
 from ...formats.states import State
 from ...incremental import inbox_reader
-from ...pipeline.sources.acknowledge import KIND, Acknowledgements
+from ...pipeline.sources.acknowledge import Acknowledgements
 from ...store import Store
 from .inbox import FOLDER, InboxMemory
 from .scheduler import Actor, Simulation, Violation
@@ -64,7 +65,9 @@ class InboxSource:
         try:
             inbox_reader.check_range(FOLDER, self._memory.published, self._inbox, begin, end)
             self._sim.step(self._actor, f"read messages {begin + 1} to {end}")
-            chunks = list(inbox_reader._chunks(cast(Any, self._memory), self._inbox, begin, end)) if begin < end else []
+            chunks = (
+                list(inbox_reader.chunks_of(cast(Any, self._memory), self._inbox, begin, end)) if begin < end else []
+            )
         except (NotFound, Corrupt) as error:
             self._stop(error)
         return [int(message.content) for chunk in chunks for message in chunk]
@@ -92,8 +95,10 @@ class Newest(Protocol):
 class SimAcknowledgements(Acknowledgements):
     """The real decision what is covered; it is told to an inbox in memory."""
 
-    def __init__(self, simulation: Simulation, actor: Actor, store: Store, memory: InboxMemory | None) -> None:
-        super().__init__(store, {memory.published.inbox: FOLDER} if memory else {})
+    def __init__(
+        self, simulation: Simulation, actor: Actor, store: Store, memory: InboxMemory | None, **fields: Any
+    ) -> None:
+        super().__init__(store, {memory.published.inbox: FOLDER} if memory else {}, **fields)
         self._sim, self._actor, self._memory = simulation, actor, cast(InboxMemory, memory)
 
     def _tell(self, inbox: str, folder: Any, state: State) -> None:

@@ -1,0 +1,375 @@
+"""Scenarios: what a guard of the protocol is for is brought about, and is harmless with the guard on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from slackwater import fallback, recovery, repairing, retention, rewind
+from slackwater.errors import Corrupt, NotFound, Unavailable
+from slackwater.formats import changes, records
+from slackwater.formats.layout import LOG, record_key
+from slackwater.formats.states import State
+from slackwater.log import Log
+from slackwater.store import Listed, Listing
+from slackwater.testing.simulation import actors
+from slackwater.testing.simulation.scheduler import Crashed, SimStore, Simulation, SimWorld
+from slackwater.testing.simulation.sink import SimSink
+from slackwater.testing.simulation.sources import SimAcknowledgements
+
+
+def dawdle(client: Any) -> None:
+    """Let the others go on for a while, as a process does that waits for a processor."""
+    client._sim.pause(client._actor, 300)
+
+
+def actor_of(log: Log) -> str:
+    store: Any = log._store
+    return str(store._actor.name)
+
+
+def forgetters_take_their_time(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: others go on before the record of what is forgotten."""
+    append = Log.append
+
+    def append_late(self: Log, *args: Any, **fields: Any) -> State:
+        if actor_of(self).startswith("forgetter"):
+            dawdle(self._store)
+        return append(self, *args, **fields)
+
+    patch.setattr(Log, "append", append_late)
+
+
+def commits_come_after_an_undo(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: some drivers are late with their commits, and wait for an undo."""
+    undo, commit = SimSink.undo, SimSink.commit
+    undone: set[int] = set()
+
+    def undo_slowly(self: SimSink, to_epoch: int, epoch: int) -> None:
+        undo(self, to_epoch, epoch)
+        undone.add(id(self.memory))
+        dawdle(self)
+
+    def commit_late(self: SimSink, descriptors: list[dict[str, Any]], epoch: int) -> None:
+        if self._actor.name.startswith("driver") and self._sim.random.random() < 0.2:
+            undone.discard(id(self.memory))
+            for _ in range(6):
+                if id(self.memory) not in undone:
+                    self._sim.pause(self._actor, 150)
+        commit(self, descriptors, epoch)
+
+    patch.setattr(SimSink, "undo", undo_slowly)
+    patch.setattr(SimSink, "commit", commit_late)
+
+
+def rollers_take_their_time(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: others go on between the steps of a tool's rollback."""
+    claim, mine = recovery.claim, threading.local()
+
+    def claim_and_remember(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
+        if fields["driver"].startswith("roller"):
+            mine.world = world
+        return claim(store, log, world, **fields)
+
+    def take_time(point: str) -> None:
+        if hasattr(mine, "world"):
+            dawdle(mine.world)
+
+    patch.setattr(recovery, "claim", claim_and_remember)
+    patch.setattr(rewind, "reach", take_time)
+
+
+def rollbacks_and_deletes_come_late(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: what a rollback was planned to may be retired by then, and its bytes still be there."""
+    plan, delete = rewind.plan_rollback, retention.delete_retired
+
+    def plan_early(store: SimStore, *args: Any, **fields: Any) -> rewind.RollbackPlan:
+        planned = plan(store, *args, **fields)
+        dawdle(store)
+        return planned
+
+    def delete_late(store: SimStore, log: Log, *args: Any) -> list[int]:
+        if log.state and log.state.retired:
+            dawdle(store)
+        return delete(store, log, *args)
+
+    patch.setattr(rewind, "plan_rollback", plan_early)
+    patch.setattr(retention, "delete_retired", delete_late)
+
+
+def rollbacks_go_to_the_head(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: a tool does not take it for done when its target is the head, and prefers one that is open."""
+    plan, real = rewind.plan_rollback, rewind.roll_back
+
+    def roll_back(store: SimStore, log: Log, world: SimWorld, to_epoch: int, **fields: Any) -> State:
+        state = log.state
+        if actor_of(log).startswith("roller") and state is not None and state.settled_epoch < state.epoch:
+            to_epoch = state.epoch
+        return real(store, log, world, to_epoch, **fields)
+
+    patch.setattr(rewind, "roll_back", roll_back)
+    patch.setattr(
+        rewind, "plan_rollback", lambda *args, **keep: msgspec.structs.replace(plan(*args, **keep), done=False)
+    )
+
+
+def numbers_are_created_again_before_a_get(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: who slept writes once its number is free again; readers wait for such a record after their list."""
+    append, highest_after = Log.append, Log._highest_after
+
+    def wait(store: Any, number: int, found: Callable[[bytes | None, bytes], bool]) -> None:
+        """Let the others go on until that number holds what is waited for; not for ever."""
+        key = record_key(number)
+        for _ in range(40):
+            if key in store._sim.written and found(store._sim.objects.get(key), store._sim.written[key]):
+                return
+            store._actor.stalled_until = store._sim.now + 10
+            store._sim.step(store._actor, "dawdles")
+
+    def append_late(self: Log, *args: Any, **fields: Any) -> State:
+        if actor_of(self).startswith("sleeper"):
+            wait(self._store, self.number + 1, lambda there, first: there is None)
+        return append(self, *args, **fields)
+
+    def list_early(self: Log, number: int) -> int | None:
+        found = highest_after(self, number)
+        if found is not None and not actor_of(self).startswith(("driver", "sleeper", "last")):
+            wait(self._store, found, lambda there, first: there not in (None, first))
+        return found
+
+    patch.setattr(Log, "append", append_late)
+    patch.setattr(Log, "_highest_after", list_early)
+
+
+def keep_one(patch: pytest.MonkeyPatch) -> None:
+    """Let retention keep the head alone."""
+    init = actors.Scene.__init__
+
+    def init_and_keep_one(self: actors.Scene, simulation: Simulation) -> None:
+        init(self, simulation)
+        self.settings = msgspec.structs.replace(self.settings, keep_last=1)
+
+    patch.setattr(actors.Scene, "__init__", init_and_keep_one)
+
+
+def lose_newest(store: SimStore, log: Log, count: int = 1) -> None:
+    """Damage the newest records, and let the writer of the last one die; once in a run."""
+    simulation, keys = store._sim, [record_key(log.number - back) for back in range(count)]
+    newest = max(found for found in simulation.objects if found.startswith(LOG))
+    if store._actor.faults and not simulation.bad_records and keys[0] == newest:
+        for key in keys:
+            simulation.damage(key)
+            simulation.bad_records.add(key)
+        raise Crashed
+
+
+def a_claim_is_lost_beside_an_open_head(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: what follows a checkpoint that some sink does not have is lost."""
+    real = recovery.claim
+
+    def claim(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
+        claimed = real(store, log, world, **fields)
+        head, state = claimed.state.head, claimed.state
+        behind = any(sink.epoch < state.epoch for sink in store._sim.sinks.values())
+        if head is not None and head.rollback_to is None and state.settled_epoch < state.epoch and behind:
+            lose_newest(store, log)
+        return claimed
+
+    patch.setattr(recovery, "claim", claim)
+
+
+def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: a tool's rollback is lost, with its release and the claim of the driver that has followed it."""
+    real = fallback.recover
+
+    def recover(store: SimStore, log: Log, *args: Any, **fields: Any) -> Any:
+        recovered, written = real(store, log, *args, **fields), store._sim.written
+        for back in range(min(log.number, log.kept_records - 1)):
+            record = records.decode(written[record_key(log.number - back)], number=log.number - back)
+            if isinstance(record.change, changes.Rollback):
+                lose_newest(store, log, back + 1)
+            if not isinstance(record.change, changes.Claim | changes.Release):
+                break
+        return recovered
+
+    patch.setattr(fallback, "recover", recover)
+
+
+def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: a record that retires is lost, and what it retired is deleted once the log is repaired.
+
+    Only the head stays with each checkpoint: so what a repair goes on from is what the lost record has retired.
+    """
+    keep_one(patch)
+    delete, repair = retention.delete_retired, repairing.repair
+    asleep: dict[str, retention.Doomed] = {}
+
+    def delete_late(store: SimStore, log: Log, generation: int, refs: retention.References) -> list[int]:
+        if log._newest and getattr(log._newest.change, "retire", None):
+            state, needed = retention.find_needed(log, generation, refs)
+            doomed = retention.find_doomed(state, needed, refs)
+            try:
+                lose_newest(store, log)
+            except Crashed:
+                asleep[state.uid] = doomed
+                raise
+        return delete(store, log, generation, refs)
+
+    def wake(store: SimStore, log: Log, *args: Any, **fields: Any) -> bool:
+        done, before = repair(store, log, *args, **fields), args[2].lost.before
+        if done and before is not None and (doomed := asleep.get(before.state.uid)) is not None:
+            for key in (*doomed.objects, *doomed.manifests):
+                store._sim.objects.pop(key, None)
+        return done
+
+    patch.setattr(retention, "delete_retired", delete_late)
+    patch.setattr(repairing, "repair", wake)
+
+
+def the_log_is_lost(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: a driver starts and finds objects, but no record. It stops, and the records come back from a copy.
+
+    Only before a sink has committed anything: from then on the sink, too, would refuse a pipeline that begins anew.
+    """
+    claim, listing, create = recovery.claim, SimStore.list, SimStore.create
+    blind: set[int] = set()
+
+    def claim_without_log(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
+        bound = any(sink.uid for sink in store._sim.sinks.values())
+        if bound or not fields["driver"].startswith("driver") or not any("manifest" in k for k in store._sim.objects):
+            return claim(store, log, world, **fields)
+        blind.add(id(store))
+        try:
+            return claim(store, log, world, **fields)
+        except Corrupt as error:
+            if error.code != "log.missing":
+                raise
+            raise Unavailable("the log comes back from a copy", code="store.unavailable") from None
+        finally:
+            blind.discard(id(store))
+
+    def list_the_rest(self: SimStore, prefix: str, *, after: str | None = None) -> Listing:
+        found = listing(self, prefix, after=after)
+        return [entry for entry in found if not entry.key.startswith(LOG)] if id(self) in blind else found
+
+    def create_anew(self: SimStore, key: str, data: bytes) -> bool:
+        if id(self) in blind:
+            blind.discard(id(self))
+            for lost in [found for found in self._sim.objects if found.startswith(LOG)]:
+                del self._sim.objects[lost]
+        return create(self, key, data)
+
+    patch.setattr(recovery, "claim", claim_without_log)
+    patch.setattr(SimStore, "list", list_the_rest)
+    patch.setattr(SimStore, "create", create_anew)
+
+
+class EmptyStore(SimStore):
+    """Another store, where nothing is yet."""
+
+    def __init__(self, simulation: Any, actor: Any) -> None:
+        super().__init__(simulation, actor)
+        self._objects: dict[str, bytes] = {}
+
+    def get(self, key: str, *, offset: int = 0, size: int | None = None, max_bytes: int | None = None) -> bytes:
+        self._sim.step(self._actor, f"get {key} elsewhere")
+        if key not in self._objects:
+            raise NotFound(f"no object {key}", code="store.not_found")
+        return self._objects[key][offset : None if size is None else offset + size]
+
+    def put(self, key: str, data: Any) -> None:
+        self._sim.step(self._actor, f"put {key} elsewhere", writes=True)
+        self._objects[key] = data if isinstance(data, bytes) else b"".join(data)
+
+    def create(self, key: str, data: bytes) -> bool:
+        self._sim.step(self._actor, f"create {key} elsewhere", writes=True)
+        return self._objects.setdefault(key, data) is data
+
+    def list(self, prefix: str, *, after: str | None = None) -> Listing:
+        self._sim.step(self._actor, f"list {prefix} elsewhere")
+        keys = sorted(key for key in self._objects if key.startswith(prefix) and key > (after or ""))
+        return [Listed(key, len(self._objects[key])) for key in keys]
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._objects.pop(key, None)
+
+
+def a_program_is_started_on_another_store(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: the same sinks and the same name, but a store where nothing is yet; once the sinks know the first.
+
+    Its rows can be read again: an inbox, too, would refuse a second pipeline.
+    """
+    tools = actors.Scene.tools
+    patch.setattr(actors.Scene, "pushed_share", 0.0)
+
+    def other_tools(self: actors.Scene, actor: Any) -> actors.Tools:
+        store, world, log = tools(self, actor)
+        bound = all(sink.uid for sink in self.simulation.sinks.values())
+        if bound and actor.name.startswith("driver") and self.simulation.random.random() < 0.3:
+            store = EmptyStore(self.simulation, actor)
+            log = Log(store, world, self.settings, kept_records=self.kept_records)
+        return store, world, log
+
+    patch.setattr(actors.Scene, "tools", other_tools)
+
+
+def many_reads_are_bad(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: in every run, of each hundred reads three are wrong."""
+    spoil = Simulation.spoil_read
+
+    def spoil_more(self: Simulation, *args: Any) -> bytes:
+        self.read_risk = 0.03
+        return spoil(self, *args)
+
+    patch.setattr(Simulation, "spoil_read", spoil_more)
+
+
+def a_record_is_lost_that_let_messages_go(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: what the newest checkpoint has retired is not deleted yet, but dropped; then its record is lost.
+
+    So a repair goes on from what the inbox has no more, until it is put back from a copy.
+    """
+    delete, acknowledge = retention.delete_retired, SimAcknowledgements.acknowledge
+    logs: dict[str, Log] = {}
+
+    def delete_later(store: SimStore, log: Log, *rest: Any) -> list[int]:
+        logs[store._actor.name] = log
+        if store._actor.faults:
+            raise Unavailable("nothing can be deleted now", code="store.unavailable")
+        return delete(store, log, *rest)
+
+    def acknowledge_and_die(self: SimAcknowledgements, state: State) -> Any:
+        error, log, memory = acknowledge(self, state), logs[self._actor.name], self._memory
+        if self._inboxes and log._newest and getattr(log._newest.change, "retire", None) and memory.covered:
+            for _ in range(20):
+                if memory.covered.position == memory.description.dropped > 0:
+                    lose_newest(cast(SimStore, self._store), log)
+                    break
+                self._sim.pause(self._actor, 20)
+        return error
+
+    keep_one(patch)
+    patch.setattr(actors.Scene, "pushed_share", 1.0)
+    patch.setattr(retention, "delete_retired", delete_later)
+    patch.setattr(SimAcknowledgements, "acknowledge", acknowledge_and_die)
+
+
+def sources_are_acknowledged_up_to_the_newest(patch: pytest.MonkeyPatch) -> None:
+    """Scenario: the inbox drops what is before the newest checkpoint; so none may be damaged, or lost."""
+    init, nothing = actors.Scene.__init__, cast(Any, lambda scene: lambda actor: None)
+
+    def up_to_the_newest(self: actors.Scene, simulation: Simulation) -> None:
+        init(self, simulation)
+        self.acknowledged_up_to = "newest"
+
+    patch.setattr(actors.Scene, "pushed_share", 1.0)
+    patch.setattr(actors.Scene, "__init__", up_to_the_newest)
+    play = import_module("slackwater.testing.simulation.play")  # its name in the package is that of its function
+    damaging = (actors.failing_disk, actors.bad_block)
+    patch.setattr(play, "CAST", [p._replace(body=nothing) if p.body in damaging else p for p in play.CAST])

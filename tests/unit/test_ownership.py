@@ -1,0 +1,76 @@
+"""Whose a pipeline is: told by its manifests, and by the claim as long as there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slackwater import recovery
+from slackwater.errors import Unsupported
+from slackwater.formats import manifest as manifests
+from slackwater.formats.changes import Release
+from slackwater.formats.layout import manifest_key
+from slackwater.formats.manifest import Kind
+from slackwater.log import Log
+from slackwater.ownership import refuse_foreign
+from slackwater.settings import Settings
+from slackwater.store import open_store
+from slackwater.testing.faulty_store import Fault, Faults, FaultyStore
+from slackwater.world import RealWorld
+from tests.pipelines import Driver, make_pipeline
+
+# Each kind, the roles of those that it may come after, and the code by which it refuses the others.
+KINDS: list[tuple[Kind, tuple[str, ...], str]] = [
+    ("spark", ("", " adopt", " copy"), "hydrate.foreign"),
+    ("program", (" program",), "library.foreign"),
+    ("keyed", (" keyed 0a0b",), "keyed.foreign"),
+]
+ROLES = [role for _, roles, _ in KINDS for role in roles]
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize(("kind", "own", "code"), KINDS)
+def test_a_pipeline_without_a_checkpoint_is_whose_claim_it_has_until_that_driver_ends(
+    tmp_path: Path, kind: Kind, own: tuple[str, ...], code: str, role: str
+) -> None:
+    store, world = open_store(str(tmp_path / "orders")), RealWorld()
+    log = Log(store, world, Settings())
+    assert refuse_foreign(store, log, "orders", kind) is None, "a new one is anyone's"
+    # A host may be called anything.
+    driver = f"keyed-program:7{role}"
+    state = recovery.claim(store, log, world, pipeline="orders", driver=driver, sinks={}).state
+    if role in own:
+        assert refuse_foreign(store, log, "orders", kind) is None
+    else:
+        with pytest.raises(Unsupported, match="no checkpoint yet") as caught:
+            refuse_foreign(store, log, "orders", kind)
+        assert caught.value.code == code and driver in caught.value.message
+    log.append(lambda _: Release(generation=state.generation, settled=None, deleted=[]), generation=state.generation)
+    assert refuse_foreign(store, log, "orders", kind) is None
+
+
+def test_the_newest_manifest_that_is_read_tells_whose_it_is_and_one_bad_read_passes_none_over(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.step()
+    driver.step()
+    store = FaultyStore(driver.store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    newest = refuse_foreign(store, Log(store, RealWorld(), Settings()), "orders", "spark")
+    assert newest is not None and newest.epoch == 2
+    (driver.pipeline / manifest_key(newest.checkpoint_id)).write_bytes(b"rot")
+    older = refuse_foreign(driver.store, driver.log, "orders", "spark")
+    assert older is not None and older.epoch == 1
+    (driver.pipeline / manifest_key(older.checkpoint_id)).unlink()
+    assert refuse_foreign(driver.store, driver.log, "orders", "program") is None, "recovery says what is wrong"
+
+
+def test_a_newest_manifest_of_another_release_is_refused_before_the_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encode = manifests.encode
+    with monkeypatch.context() as newer:
+        newer.setattr(manifests, "encode", lambda made: encode(made).replace(b'"version":3', b'"version":4'))
+        store = open_store(str(make_pipeline(tmp_path, 1)))
+    with pytest.raises(Unsupported) as caught:
+        refuse_foreign(store, Log(store, RealWorld(), Settings()), "orders", "spark")
+    assert caught.value.code == "manifest.unknown_version"
