@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,8 @@ from .turns import take_turns, timed
 
 KEYS, VALUE_BYTES = 1_000_000, 100
 FILLED_AT_ONCE = 20_000
-# Writes, each of so many changes.
-WRITES, GROUPS = 100, (10, 100, 1_000)
+# Writes, each of so many changes, by threads that wait until theirs is durable.
+WRITES, GROUPS, WRITERS = 400, (10, 100, 1_000), 8
 LIMIT_MIB = 300
 
 
@@ -38,7 +39,7 @@ def key_of(number: int) -> bytes:
 
 def append(folder: Path, rounds: int) -> None:
     """Compare grouped writes with a file to which the same bytes are appended and synced, group by group."""
-    state = KeyedState(folder / "state")
+    counts = open_keyed(CheckpointConfig(folder / "store" / "counts"))
     payload = random.Random(1).randbytes(VALUE_BYTES)
     for size in GROUPS:
         groups: list[list[Change]] = [
@@ -46,9 +47,13 @@ def append(folder: Path, rounds: int) -> None:
         ]
         data = bytes(size * (16 + VALUE_BYTES))
 
-        def ours(groups: list[list[Change]]) -> None:
-            for group in groups:
-                state.write(group, offsets={"rows": {"row": "1"}})
+        def write(some: Sequence[list[Change]]) -> None:
+            for group in some:
+                counts.write(group, offsets={"rows": {"row": "1"}})
+
+        def ours(groups: list[list[Change]], writers: int) -> None:
+            with ThreadPoolExecutor(writers) as pool:
+                list(pool.map(write, [groups[n::writers] for n in range(writers)]))
 
         def disk(data: bytes) -> None:
             with open(folder / "plain", "ab", buffering=0) as file:
@@ -56,18 +61,25 @@ def append(folder: Path, rounds: int) -> None:
                     file.write(data)
                     os.fdatasync(file.fileno())
 
-        sides = {"ours": partial(timed, partial(ours, groups)), "disk": partial(timed, partial(disk, data))}
+        sides = {
+            "ours": partial(timed, partial(ours, groups, WRITERS)),
+            "one": partial(timed, partial(ours, groups, 1)),
+            "disk": partial(timed, partial(disk, data)),
+        }
         measured = take_turns(sides, rounds)
+        alone = measured.pop("one")
         print_best(
             f"append-durable-{size}",
             measured,
             unit="s",
             reference=f"write and fdatasync of the same bytes to a file, {WRITES} times {size} changes",
             goal=0.8,
+            writers=WRITERS,
             changes_per_s=round(WRITES * size / min(measured["ours"])),
             sync_ms=round(1000 * min(measured["disk"]) / WRITES, 2),
+            one_writer=round(min(measured["disk"]) / min(alone), 2),
         )
-    state.close()
+    counts.close()
 
 
 def filled(folder: Path, **fields: Any) -> KeyedCheckpoints:

@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -386,6 +388,84 @@ def test_E4_E17_killed_at_any_step_nothing_that_was_acknowledged_is_lost(tmp_pat
     assert known > 50 and sound(tmp_path)
 
 
+def test_killed_before_a_write_is_synced_it_is_there_whole_or_not_at_all(tmp_path):
+    said = run_writer(tmp_path, "keyed.sync.before@5=kill")
+    assert said[-1] == ("acknowledged", 4)
+    with open_keyed(config_of(tmp_path)) as counts:
+        row = int(counts.offsets["rows"]["row"])
+        assert row in (4, 5)
+        assert dict(counts.scan()) == {b"%d" % n: b"%d" % n for n in range(row)}
+
+
+def test_input_that_is_refused_ends_nothing(tmp_path):
+    def breaks():
+        yield b"a", b"1"
+        raise ZeroDivisionError
+
+    with open_keyed(config_of(tmp_path)) as counts:
+        refused: list[tuple[Any, Any]] = [({b"a": b"1"}, sw.InvalidInput), (breaks(), ZeroDivisionError)]
+        for changes, error in [*refused, (None, TypeError)]:
+            with pytest.raises(error):
+                counts.write(changes)
+        for fields in ({"offsets": {"rows": "5"}}, {"watermark_ms": "5"}):
+            with pytest.raises(sw.InvalidInput):
+                counts.create_checkpoint(**fields)
+        counts.put(b"b", b"2")
+        assert dict(counts.scan()) == {b"b": b"2"} and counts.create_checkpoint().epoch == 1
+    with pytest.raises(sw.InvalidInput, match=r"sw\.CheckpointConfig"):
+        open_keyed("store/words")  # type: ignore[arg-type]
+
+
+def test_a_folder_of_something_else_is_refused_and_nothing_in_it_is_touched(tmp_path):
+    for name in ("incoming", "outgoing", "cut", "state"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        (tmp_path / "mine" / name / "thesis.txt").write_text("years of work")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(sw.InvalidInput, match=r"keyed\.not_empty"):
+        open_keyed(config_of(tmp_path, wal_path=tmp_path / "mine"))
+    assert sorted(path for path in tmp_path.rglob("*") if "store" not in path.parts) == before
+    for folder in (tmp_path / "store", tmp_path / "store" / "counts" / "log"):
+        with pytest.raises(sw.InvalidInput, match=r"option\.bad_value"):
+            open_keyed(config_of(tmp_path, wal_path=folder))
+
+
+def test_a_folder_goes_on_after_one_that_was_opened_by_mistake_if_told_so(tmp_path):
+    right, wrong = config_of(tmp_path), config_of(tmp_path, wal_path=tmp_path / "mistyped")
+    with open_keyed(right) as counts:
+        counts.create_checkpoint()
+        counts.put(b"a", b"1")
+    with open_keyed(wrong):
+        pass
+    with pytest.raises(sw.Conflict, match=r"keyed\.opened_elsewhere.*take_over"):
+        open_keyed(right)
+    with open_keyed(right, take_over=True) as counts:
+        assert counts.get(b"a") == b"1"
+    with open_keyed(right):
+        pass
+    with pytest.raises(sw.Conflict, match=r"keyed\.opened_elsewhere"):
+        open_keyed(wrong)
+
+
+def test_many_threads_write_while_checkpoints_are_made(tmp_path):
+    with open_keyed(config_of(tmp_path)) as counts:
+
+        def write(thread):
+            for number in range(25):
+                counts.write([(b"%d-%d" % (thread, number), b"x")], offsets={str(thread): {"n": str(number)}})
+
+        with ThreadPoolExecutor(5) as pool:
+            writers = [pool.submit(write, thread) for thread in range(4)]
+            while not all(writer.done() for writer in writers):
+                counts.create_checkpoint()
+            for writer in writers:
+                writer.result()
+    expected = {b"%d-%d" % (thread, number): b"x" for thread in range(4) for number in range(25)}
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert dict(counts.scan()) == expected and counts.key_count == 100
+        assert counts.offsets == {str(thread): {"n": "24"} for thread in range(4)}
+    assert sound(tmp_path)
+
+
 @pytest.mark.parametrize("point", KILLS[2:8])
 def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_that_counts(tmp_path, point):
     run_writer(tmp_path, rows=5)
@@ -400,15 +480,21 @@ def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_tha
     assert sound(tmp_path)
 
 
-@pytest.mark.parametrize("point", ["keyed.restored.after", "keyed.outgoing.after", "keyed.placed.after"])
-@pytest.mark.parametrize("how", ["restored", "rolled back"])
-def test_E4_killed_while_a_checkpoint_becomes_the_local_database_the_next_start_has_it(tmp_path, point, how):
+@pytest.mark.parametrize(
+    ("how", "point"),
+    [
+        ("restored", "keyed.restored.after"),
+        ("restored", "keyed.placed.after"),
+        ("rolled back", "keyed.restored.after"),
+        ("rolled back", "keyed.outgoing.after"),  # where it is restored, there is nothing to give way
+        ("rolled back", "keyed.placed.after"),
+    ],
+)
+def test_E4_killed_while_a_checkpoint_becomes_the_local_database_the_next_start_has_it(tmp_path, how, point):
     run_writer(tmp_path)
     expected = 9
     if how == "restored":
         forget_local(tmp_path)
-        if point == "keyed.outgoing.after":
-            return  # there is nothing to give way
     else:
         sw.rollback(str(tmp_path / "store" / "counts"), "2")
         expected = 6
@@ -484,6 +570,7 @@ def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known)
     with open_keyed(config_of(tmp_path)) as counts:
         fill(counts, range(2_000))
         counts.create_checkpoint()
+        list(counts.scan())  # so that memory has it as it was
     if not known:  # then nothing says what its digest was
         damaged_head(tmp_path).write_bytes(b"rot")
     (table,) = (tmp_path / "store" / "counts.wal" / "state").glob("*.sst")
@@ -775,6 +862,9 @@ def test_a_folder_of_another_pipeline_is_a_conflict(tmp_path):
     loose = KeyedState(tmp_path / "loose" / "state")
     loose.put(b"a", b"1")
     loose.close()
+    with pytest.raises(sw.InvalidInput, match=r"keyed\.not_empty"):
+        open_keyed(CheckpointConfig(tmp_path / "three", wal_path=tmp_path / "loose"))
+    (tmp_path / "loose" / "FOLDER").write_text(16 * "a")
     with pytest.raises(sw.Conflict, match="no pipeline has made"):
         open_keyed(CheckpointConfig(tmp_path / "three", wal_path=tmp_path / "loose"))
 
@@ -875,6 +965,38 @@ def test_a_closed_pipeline_takes_no_more(tmp_path):
     assert look_at(str(tmp_path / "store" / "counts")).state.release_append_id is not None
 
 
+def test_threads_that_write_at_once_share_a_sync_and_nothing_of_theirs_is_lost(opened, tmp_path, monkeypatch):
+    syncs: list[int] = []
+    sync = opened._state.sync
+
+    def sync_slowly(position: int) -> None:
+        syncs.append(position)
+        time.sleep(0.01)
+        sync(position)
+
+    monkeypatch.setattr(opened._state, "sync", sync_slowly)
+
+    def write(thread: int) -> None:
+        for number in range(10):
+            opened.write([(b"%d-%d" % (thread, number), b"1"), (b"last", b"%d" % thread)], watermark_ms=thread)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    assert opened.key_count == 81 and opened.watermark_ms == 7
+    assert {key for key, _ in opened.scan()} == {b"%d-%d" % (t, n) for t in range(8) for n in range(10)} | {b"last"}
+    assert len(syncs) < 80
+    opened.close()
+    assert len(content(tmp_path)) == 81
+
+
+def test_a_pipeline_is_no_store_of_keyed_ones(tmp_path):
+    orders = make_pipeline(tmp_path, 1)
+    with pytest.raises(sw.InvalidInput, match="its store is") as caught:
+        open_keyed(CheckpointConfig(orders / "counts"))
+    assert caught.value.code == "store.is_pipeline"
+    assert not (orders / "counts").exists() and not (orders / "counts.wal").exists()
+
+
 def test_what_cannot_be_kept_is_refused_and_the_pipeline_goes_on(opened):
     with pytest.raises(sw.InvalidInput):
         opened.write([("a", b"1")])
@@ -913,7 +1035,7 @@ def test_each_kind_of_pipeline_is_refused_by_the_others(tmp_path):
         assert caught.value.code == "library.foreign"
         ready: Any = SimpleNamespace(store=counts._store, log=counts._log, query=None, query_hash=None)
         job: Any = SimpleNamespace(name="counts")
-        with pytest.raises(sw.Unsupported, match="of a keyed state without Spark"):
+        with pytest.raises(sw.Unsupported, match="not Spark's: they are a keyed state's"):
             _check_query(job, ready)
         assert counts.create_checkpoint().epoch == 2, "nobody has fenced it"
     with open_pipeline(tmp_path / "store", "words") as words:
@@ -936,6 +1058,11 @@ def test_a_driver_of_another_kind_that_has_no_checkpoint_yet_is_not_fenced(tmp_p
     with open_keyed(config_of(tmp_path)) as counts:
         with pytest.raises(sw.Unsupported, match="no checkpoint yet"):
             open_pipeline(tmp_path / "store", "counts")
+        ready: Any = SimpleNamespace(store=counts._store, log=counts._log, query=None, query_hash=None)
+        job: Any = SimpleNamespace(name="counts")
+        with pytest.raises(sw.Unsupported, match="no checkpoint yet") as caught:
+            _check_query(job, ready)
+        assert caught.value.code == "hydrate.foreign"
         counts.create_checkpoint()
 
 

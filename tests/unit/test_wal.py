@@ -134,3 +134,41 @@ def test_a_log_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Corrupt) as caught:
         KeyedState(tmp_path / "state")
     assert caught.value.code == "keyed.wal_missing"
+
+
+def listed(folder: Path) -> Path:
+    """Make a database with some tables; return the file that lists them."""
+    state = KeyedState(folder)
+    for number in range(3):
+        state.write([(b"%d-%d" % (number, n), bytes(20)) for n in range(50)])
+        state.checkpoint(folder.with_name(f"{number}"))
+    state.close()
+    return folder / (folder / "CURRENT").read_text().strip()
+
+
+def test_every_flipped_bit_of_the_list_of_tables_is_found(tmp_path: Path) -> None:
+    whole = listed(tmp_path / "state").read_bytes()
+    assert find_end(whole, "list") == len(whole)
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corrupt):
+            find_end(bytes(damaged), "list")
+
+
+def test_a_database_whose_list_of_tables_is_damaged_is_not_opened_and_keeps_its_tables(tmp_path: Path) -> None:
+    path = listed(tmp_path / "state")
+    tables, whole, at = set(path.parent.glob("*.sst")), path.read_bytes(), 0
+    assert len(tables) == 3
+    for number in range(4):
+        at += 7 + int.from_bytes(whole[at + 4 : at + 6], "little")
+        damaged = bytearray(whole)
+        damaged[at + 5] ^= 0x40  # the length of a record: to RocksDB, the end of the list
+        path.write_bytes(damaged)
+        with pytest.raises(Corrupt, match=rf"keyed\.wal_damaged.*{path.name}"):
+            KeyedState(path.parent)
+        assert set(path.parent.glob("*.sst")) == tables, number
+    path.write_bytes(whole)
+    state = KeyedState(path.parent)
+    assert state.key_count == 150 == len(list(state.scan()))
+    state.close()

@@ -37,10 +37,11 @@ from ..store import Store
 from ..world import World
 from .config import CheckpointConfig, local_root
 from .cut import capture_keyed, folder_of
-from .keyed import KeyedState
+from .keyed import KeyedState, Prepared
 from .local import ROLE, LocalFolder, check_target, restore_into
 from .metadata import OUTSIDE_FILE, STATE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
 from .rocks import Change, check_size
+from .together import Together
 
 # What a program gives from outside is held in memory, here and there.
 MAX_OUTSIDE_BYTES = 1024**3
@@ -78,8 +79,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 class KeyedCheckpoints:
     """A keyed state that this program writes, and its checkpoints. ``with`` it, or call ``close`` at the end.
 
-    Any thread may call it. A write waits for another one, and for the moment in which a checkpoint is cut, but not
-    until that is stored.
+    Any thread may call it. Writes of several threads become durable together, with one sync. A write waits for the
+    moment in which a checkpoint is cut, but not until that is stored.
     """
 
     config: CheckpointConfig
@@ -97,9 +98,6 @@ class KeyedCheckpoints:
             world=self._world,
             settings=self._settings,
             pipeline=place.name,
-            pipeline_hash=None,
-            query=None,
-            sinks={},
             holdings=opened.held,
             settlement=opened.settlement,
         )
@@ -109,6 +107,7 @@ class KeyedCheckpoints:
         self._failure: BaseException | None = None
         self._closed = self._scanned = False
         self._writing, self._checkpointing = threading.RLock(), threading.RLock()
+        self._together = Together(self._write_all)
 
     # --- the state
 
@@ -132,7 +131,7 @@ class KeyedCheckpoints:
 
     @property
     def wal_position(self) -> int:
-        """The number of changes that were ever written."""
+        """The number of changes that the log has taken, those of its own notes among them."""
         return self._state.wal_position
 
     def get(self, key: bytes) -> bytes | None:
@@ -146,7 +145,8 @@ class KeyedCheckpoints:
     def scan(self, vnode: int | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Go through all keys and values, or those of one virtual node: by virtual node, then by key."""
         self._refuse_closed()
-        return self._state.scan(vnode)
+        with self._writing:
+            return self._state.scan(vnode)
 
     def put(self, key: bytes, value: bytes) -> None:
         self.write([(key, value)])
@@ -161,10 +161,16 @@ class KeyedCheckpoints:
 
         A value of None deletes; of one key's changes the last one counts.
         """
+        self._refuse_ended()
+        prepared = self._state.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)
+        self._together.do(prepared, len(prepared.stored))
+
+    def _write_all(self, batches: Sequence[Prepared]) -> None:
         with self._writing, self._unless_ended():
-            batch = list(changes)
-            self._state.write(batch, offsets=offsets, watermark_ms=watermark_ms)
-            self._unsaved_bytes += sum(len(key) + len(value or b"") for key, value in batch)
+            position = self._state.apply_all(batches)
+            self._unsaved_bytes += sum(batch.size_bytes for batch in batches)
+            reach("keyed.sync.before")
+            self._state.sync(position)
 
     # --- its checkpoints
 
@@ -370,7 +376,8 @@ class KeyedCheckpoints:
                     hint="move the folder away: then the newest checkpoint is restored",
                 )
         if not self._scanned and any(table.path not in held for table in tables):
-            cut = KeyedState(self._local.cut, vnode_count=self._state.description.vnode_count, read_only=True)
+            vnodes = self._state.description.vnode_count
+            cut = KeyedState(self._local.cut, vnode_count=vnodes, read_only=True, cached=False)
             try:
                 for _ in cut.scan():
                     pass
@@ -400,8 +407,13 @@ class KeyedCheckpoints:
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
         self._refuse_ended()
+        with self._ending_with_an_error():
+            yield
+
+    @contextmanager
+    def _ending_with_an_error(self) -> Iterator[None]:
+        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
         try:
             yield
         except InvalidInput:

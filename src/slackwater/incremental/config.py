@@ -80,6 +80,8 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
             folder = Path(given).expanduser().absolute()
             if root is not None and (folder == root or folder.is_relative_to(root)):
                 raise _bad(f"wal_path {given!r} is inside of checkpoint_dir", "name a folder beside it")
+            if root is not None and root.is_relative_to(folder):
+                raise _bad(f"checkpoint_dir is inside of wal_path {given!r}", "name a folder of its own")
             return folder
         if root is None:
             raise _bad(

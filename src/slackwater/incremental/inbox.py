@@ -5,7 +5,6 @@ append ─ group ─ WRITE (synced) ─ publish how far readers may read ─ ack
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from collections import deque
@@ -13,31 +12,29 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats import inbox as documents
-from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, Gap, Published
+from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, Published
 from ..settings import MIB
 from ..world import RealWorld, World
 from . import inbox_layout as layout
 from .documents import read_document, replace_document
-from .rocks import Change, Rocks
+from .inbox_batch import Append, Appended, Batch, Drop, Presence, Session, Work
+from .rocks import Rocks
 
 logger = logging.getLogger("slackwater")
 
-KILLED = "the receiver ended without a word: it was killed, or its machine went down"
 STOPPED = "the receiver was stopped"
 _LOOK_S = 0.25
 # After a write that failed, the database is opened again not sooner than this.
 _AGAIN_S = 0.5
 _GROUP_BYTES = 8 * MIB
 _GROUP_MESSAGES = 20_000
-_KEYS_AT_ONCE = 10_000
-_MAX_GAPS = 1_000
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,48 +49,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     keep_keys_s: float = 3600.0
     # When nothing comes, that the receiver is there is written down so often.
     heartbeat_s: float = 5.0
-
-
-class Appended(msgspec.Struct, frozen=True):
-    """Where messages are. ``repeated``: they had been there before."""
-
-    first: int
-    last: int
-    repeated: bool = False
-
-
-class Session:
-    """Appends that must not overtake each other: after one that has failed, those behind it fail, too."""
-
-    def __init__(self) -> None:
-        self.broken = False
-
-
-class _Append(msgspec.Struct, kw_only=True):
-    messages: Sequence[bytes]
-    size_bytes: int
-    key: bytes | None
-    token: str | None
-    # What to do with other messages under a known key.
-    other: Literal["refuse", "take"]
-    session: Session | None
-    done: Future[Appended]
-
-
-class _Drop(msgspec.Struct):
-    position: int
-    done: Future[None]
-
-
-class _Presence(msgspec.Struct):
-    """The receiver receives from now on (None), or does not, for a reason."""
-
-    away: str | None
-    done: Future[None]
-    since_ms: int | None = None
-
-
-_Work = _Append | _Drop | _Presence
 
 
 class Inbox:
@@ -116,16 +71,18 @@ class Inbox:
         self._world = world or RealWorld()
         self._changed = threading.Condition()
         self._hindrance: Unavailable | None = None
-        self._waiting: deque[_Work] = deque()
+        self._waiting: deque[Work] = deque()
         self._waiting_bytes = self._waiting_messages = 0
         self._garbage = self._oversized = 0
         self._closing = False
         self._live = False
         self._covered_seen: tuple[int, int] | None = None
         self._published: Published | None = None
+        _refuse_other_folder(folder)
         self._rocks: Rocks | None = Rocks(folder / layout.DATABASE)
         try:
             self._description = _describe(self._rocks, self._world)
+            _refuse_other_database(folder, self._description)
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
             self._written_at = self._world.monotonic()
             self._write([])  # its uid, and all that is there, are durable before anybody is told of them
@@ -154,24 +111,23 @@ class Inbox:
         *,
         key: bytes | None = None,
         token: str | None = None,
-        other: Literal["refuse", "take"] = "refuse",
         session: Session | None = None,
     ) -> Future[Appended]:
         """Append messages, all or none; they are durable when the future has its result.
 
         Under a ``key`` that is known they are not appended again: the answer is the first one. Other messages under a
-        known key are refused, or taken. ``token`` is where the upstream stands with these.
+        known key are refused. ``token`` is where the upstream stands with these.
         """
         size_bytes = sum(map(len, messages))
-        work = _Append(
+        work = Append(
             messages=messages,
             size_bytes=size_bytes,
             key=key,
             token=token,
-            other=other,
             session=session,
             done=Future(),
         )
+        work.done.set_running_or_notify_cancel()  # from here on nobody can take it back
         with self._changed:
             self._check_open()
             self._check_room(len(messages), size_bytes, key)
@@ -195,15 +151,15 @@ class Inbox:
 
     def drop_through(self, position: int) -> Future[None]:
         """Drop all up to a position: what a durable checkpoint covers."""
-        return self._do(_Drop(position, Future()))
+        return self._do(Drop(position, Future()))
 
     def begin_receiving(self) -> Future[None]:
         """Say that from now on messages are received; the time since they last were is a gap."""
-        return self._do(_Presence(None, Future()))
+        return self._do(Presence(None, Future()))
 
     def end_receiving(self, why: str, since_ms: int | None = None) -> Future[None]:
         """Say that none are received any more, perhaps since before now."""
-        return self._do(_Presence(why[:300], Future(), since_ms))
+        return self._do(Presence(why[:300], Future(), since_ms))
 
     def now_ms(self) -> int:
         """Tell the time: that of the clock, unless it was set back."""
@@ -215,7 +171,7 @@ class Inbox:
             if self._closing:
                 return
             if self._live and self.failure is None:
-                self._waiting.append(_Presence(STOPPED, Future()))
+                self._waiting.append(Presence(STOPPED, Future()))
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
@@ -237,14 +193,19 @@ class Inbox:
 
     def _check_room(self, messages: int, size_bytes: int, key: bytes | None) -> None:
         known, limits = self._description, self.limits
-        held = known.last - known.dropped + self._waiting_messages
-        held_bytes = known.total_bytes - known.dropped_bytes + self._waiting_bytes
+        held = known.held + self._waiting_messages
+        held_bytes = known.held_bytes + self._waiting_bytes
         if self._waiting_bytes and self._waiting_bytes + size_bytes > limits.max_waiting_bytes:
             raise _full("more is on its way to the disk than it can take at once")
         if held + messages > limits.max_messages or held_bytes + size_bytes > limits.max_bytes:
             raise _full(f"{held} messages of {held_bytes} bytes wait for a pipeline to cover them")
-        if key is not None and known.keys - known.keys_dropped >= limits.max_keys:
-            raise _full(f"{limits.max_keys} keys are remembered")
+        if key is not None and known.keys_held >= limits.max_keys:
+            raise Unavailable(
+                f"the inbox takes no more keys at the moment: {limits.max_keys} are remembered",
+                code="inbox.full",
+                hint=f"send it again later: a key is forgotten {limits.keep_keys_s:g} s after it came, once what it "
+                "names is covered; a receiver that keeps them for less has more room (--keep-keys)",
+            )
 
     # --- in the inbox's thread
 
@@ -258,30 +219,30 @@ class Inbox:
             self._act(group)
             self._look_around(bool(group))
 
-    def _take_group(self) -> list[_Work]:
+    def _take_group(self) -> list[Work]:
         """Take what waits, in its order: one synced write makes all of it durable."""
-        group: list[_Work] = []
+        group: list[Work] = []
         size_bytes = messages = 0
         while self._waiting and size_bytes < _GROUP_BYTES and messages < _GROUP_MESSAGES:
             work = self._waiting.popleft()
             group.append(work)
-            if isinstance(work, _Append):
+            if isinstance(work, Append):
                 size_bytes += work.size_bytes
                 messages += len(work.messages)
         return group
 
-    def _act(self, group: list[_Work]) -> None:
+    def _act(self, group: list[Work]) -> None:
         if not group:
             return
-        size_bytes = sum(work.size_bytes for work in group if isinstance(work, _Append))
-        messages = sum(len(work.messages) for work in group if isinstance(work, _Append))
+        size_bytes = sum(work.size_bytes for work in group if isinstance(work, Append))
+        messages = sum(len(work.messages) for work in group if isinstance(work, Append))
         results: list[Any] = []
         try:
             results = self._try_to_write(group)
         except BaseException as error:
             results = [self._note_failure(error)] * len(group)
             for work in group:
-                if isinstance(work, _Append) and work.session is not None:
+                if isinstance(work, Append) and work.session is not None:
                     work.session.broken = True
         finally:
             with self._changed:
@@ -299,7 +260,9 @@ class Inbox:
         if isinstance(error, Unavailable):
             if self._hindrance is None:
                 logger.warning("nothing is acknowledged for now: %s", error)
-            self._hindrance, self._written_at = error, self._world.monotonic()
+            # The old one, said again, is no new try: else nobody who asks often would ever see one.
+            if error is not self._hindrance:
+                self._hindrance, self._written_at = error, self._world.monotonic()
             return error
         if not isinstance(error, SlackwaterError):
             error = SlackwaterError(f"the inbox has failed: {error!r:.200}", code="inbox.failed")
@@ -318,7 +281,7 @@ class Inbox:
         except BaseException as error:
             self._note_failure(error)
 
-    def _try_to_write(self, group: list[_Work]) -> list[Any]:
+    def _try_to_write(self, group: list[Work]) -> list[Any]:
         if self.failure is not None:
             raise self.failure
         if self._rocks is None:
@@ -344,18 +307,18 @@ class Inbox:
         self._rocks, self._description, self._hindrance = rocks, found, None
         logger.info("the inbox in %s takes messages again", self.folder)
 
-    def _write(self, group: list[_Work]) -> list[Any]:
+    def _write(self, group: list[Work]) -> list[Any]:
         assert self._rocks is not None
         with self._changed:
             garbage, oversized = self._garbage, self._oversized
-        batch = _Batch(self._rocks, self._description, self.now_ms(), self._uptime_ms())
+        batch = Batch(self._rocks, self._description, self.now_ms(), self._uptime_ms())
         batch.count(garbage=garbage, oversized=oversized)
         live = self._live
-        batch.find([work for work in group if isinstance(work, _Append)])
+        batch.find([work for work in group if isinstance(work, Append)])
         for work in group:
-            if isinstance(work, _Append):
+            if isinstance(work, Append):
                 batch.append(work)
-            elif isinstance(work, _Drop):
+            elif isinstance(work, Drop):
                 batch.drop(work.position)
             else:
                 live = work.away is None
@@ -415,7 +378,7 @@ class Inbox:
             logger.warning("nothing was dropped: %s", error)
         else:
             if covered.position > self._description.dropped:
-                self._try_to_write([_Drop(covered.position, Future())])
+                self._try_to_write([Drop(covered.position, Future())])
                 reach("inbox.drop.after")
         self._covered_seen = seen
 
@@ -424,131 +387,6 @@ class Inbox:
         if rocks is not None:
             with suppress(Exception):  # One that has failed may fail here, too.
                 rocks.close()
-
-
-class _Batch:
-    """The changes of one group, made up before any of them is written."""
-
-    def __init__(self, rocks: Rocks, description: Description, now_ms: int, uptime_ms: int) -> None:
-        self._rocks, self._now_ms, self._stored = rocks, now_ms, description.last
-        self.description = msgspec.structs.replace(description, now_ms=now_ms, uptime_ms=uptime_ms)
-        self.dropped: tuple[bytes, bytes] | None = None
-        self.results: list[Any] = []
-        self._changes: list[Change] = []
-        self._keys: dict[bytes, layout.KeyEntry | None] = {}
-
-    def _set(self, **changes: Any) -> None:
-        self.description = msgspec.structs.replace(self.description, **changes)
-
-    def count(self, *, garbage: int, oversized: int) -> None:
-        known = self.description
-        self._set(garbage=known.garbage + garbage, oversized=known.oversized + oversized)
-
-    def find(self, appends: Sequence[_Append]) -> None:
-        """Look up all keys of the group at once."""
-        keys = [work.key for work in appends if work.key is not None]
-        found = self._rocks.get([layout.key_key(key) for key in keys])
-        self._keys = {key: layout.decode_key(data) if data else None for key, data in zip(keys, found, strict=True)}
-
-    def append(self, work: _Append) -> None:
-        known = self.description
-        digest = _digest(work.messages) if work.key is not None else b""
-        entry = self._keys.get(work.key) if work.key is not None else None
-        if work.session is not None and work.session.broken:
-            self.results.append(
-                Unavailable("a message before this one was not taken", code="inbox.overtaken", hint="send both again")
-            )
-            return
-        if entry is not None and entry.digest == digest:
-            self._set(repeated=known.repeated + len(work.messages))
-            self.results.append(Appended(entry.first, entry.last, True))
-            return
-        if entry is not None and work.other == "refuse":
-            self.results.append(_reused())
-            return
-        first, total_bytes = known.last + 1, known.total_bytes
-        for position, message in enumerate(work.messages, first):
-            total_bytes += len(message)
-            self._changes.append(
-                (layout.message_key(position), layout.encode_message(self._now_ms, total_bytes, message))
-            )
-        last = known.last + len(work.messages)
-        self._set(last=last, total_bytes=total_bytes)
-        if work.token is not None:
-            self._set(token=work.token)
-        if work.key is not None:
-            entry = layout.KeyEntry(first, last, known.keys, self.description.uptime_ms, digest)
-            self._keys[work.key] = entry
-            self._changes.append((layout.key_key(work.key), layout.encode_key(entry)))
-            self._changes.append((layout.index_key(known.keys), work.key))
-            self._set(keys=known.keys + 1)
-        self.results.append(Appended(first, last))
-
-    def drop(self, position: int) -> None:
-        known = self.description
-        position = min(position, self._stored)
-        if position > known.dropped:
-            begin = layout.message_key(known.dropped + 1) if self.dropped is None else self.dropped[0]
-            (data,) = self._rocks.get([layout.message_key(position)])
-            if data is None:
-                raise Corrupt(
-                    f"message {position} of the inbox in {self._rocks.folder} is missing",
-                    code="inbox.incomplete",
-                    hint="restore the folder from a copy; what was received since then is lost",
-                )
-            self.dropped = (begin, layout.message_key(position + 1))
-            self._set(dropped=position, dropped_bytes=layout.decode_message(data)[1])
-        self.results.append(None)
-
-    def set_presence(self, away: str | None, since_ms: int | None) -> None:
-        known = self.description
-        if away is not None:
-            at = self._now_ms if since_ms is None else min(since_ms, self._now_ms)
-            # Already away: since when, and why, stays.
-            if known.away is None:
-                self._set(away=away, alive_at_ms=max(at, known.alive_at_ms or 0))
-        else:
-            if known.alive_at_ms is not None:
-                gap = Gap(from_ms=known.alive_at_ms, to_ms=self._now_ms, after=known.last, why=known.away or KILLED)
-                self._changes.append((layout.gap_key(known.gaps), documents.encode(gap)))
-                if known.gaps >= _MAX_GAPS:
-                    self._changes.append((layout.gap_key(known.gaps - _MAX_GAPS), None))
-                self._set(gaps=known.gaps + 1)
-            self._set(away=None, alive_at_ms=self._now_ms)
-        self.results.append(None)
-
-    def stay(self) -> None:
-        """Say that the receiver is there now."""
-        self._set(alive_at_ms=self._now_ms)
-
-    def forget_keys(self, keep_ms: int) -> None:
-        """Forget keys that are old enough, oldest first, as far as what they name is dropped."""
-        known = self.description
-        if known.keys == known.keys_dropped or known.dropped == 0:
-            return
-        most = min(known.keys, known.keys_dropped + _KEYS_AT_ONCE)
-        count = 0
-        for place, key in self._rocks.scan(layout.index_key(known.keys_dropped), layout.index_key(most)):
-            number = known.keys_dropped + count
-            entry = self._entry(key)
-            # A key that was taken again belongs to a newer number, and goes with that one.
-            if entry is not None and entry.number == number:
-                young = known.uptime_ms - entry.uptime_ms < keep_ms
-                if young or entry.last > known.dropped:
-                    break
-                self._changes.append((layout.key_key(key), None))
-            self._changes.append((place, None))
-            count += 1
-        self._set(keys_dropped=known.keys_dropped + count)
-
-    def _entry(self, key: bytes) -> layout.KeyEntry | None:
-        if key not in self._keys:
-            (data,) = self._rocks.get([layout.key_key(key)])
-            self._keys[key] = layout.decode_key(data) if data is not None else None
-        return self._keys[key]
-
-    def finish(self) -> list[Change]:
-        return [*self._changes, (layout.DESCRIPTION, documents.encode(self.description))]
 
 
 def _describe(rocks: Rocks, world: World) -> Description:
@@ -561,12 +399,35 @@ def _describe(rocks: Rocks, world: World) -> Description:
     return Description(uid=world.random_id())
 
 
-def _digest(messages: Sequence[bytes]) -> bytes:
-    digest = hashlib.sha256()
-    for message in messages:
-        digest.update(len(message).to_bytes(8, "big"))
-        digest.update(message)
-    return digest.digest()
+def _refuse_other_folder(folder: Path) -> None:
+    """Refuse to make an inbox among other things: nobody would find it there, nor dare to remove it."""
+    if (folder / layout.DATABASE).exists() or not folder.exists():
+        return
+    if not folder.is_dir() or any(path.name not in (PUBLISHED_FILE, COVERED_FILE) for path in folder.iterdir()):
+        raise InvalidInput(
+            f"{folder} is no inbox, and not empty",
+            code="inbox.not_empty",
+            hint="name a folder that does not exist yet, or that a receiver has written to before",
+        )
+
+
+def _refuse_other_database(folder: Path, found: Description) -> None:
+    """Refuse a database that is not, or no longer, the one of which readers were told."""
+    try:
+        data = read_document(folder / PUBLISHED_FILE)
+    except NotFound:
+        return
+    if not data.strip(b"\0"):
+        return  # it is not synced with every message, and a power loss may leave a name without content
+    published = documents.decode(data, Published)
+    if published.inbox != found.uid or published.position > found.last:
+        raise Corrupt(
+            f"the inbox in {folder} has acknowledged all up to message {published.position}, and its database "
+            f"{'ends at ' + str(found.last) if published.inbox == found.uid else 'is another one'}",
+            code="inbox.went_back" if published.inbox == found.uid else "inbox.swapped",
+            hint=f"put back {folder / layout.DATABASE} from a copy; or, to begin anew without what was received, name "
+            "another folder",
+        )
 
 
 def _full(why: str) -> Unavailable:
@@ -574,12 +435,4 @@ def _full(why: str) -> Unavailable:
         f"the inbox takes no more at the moment: {why}",
         code="inbox.full",
         hint="send it again later; see that the pipeline runs and makes checkpoints",
-    )
-
-
-def _reused() -> Conflict:
-    return Conflict(
-        "this idempotency key was given to other messages before",
-        code="inbox.key_reused",
-        hint="give each request a key of its own, and a repeated one the same key and content",
     )

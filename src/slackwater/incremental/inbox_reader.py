@@ -82,7 +82,7 @@ def read_messages(
     while begin < end:
         try:
             with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
-                for chunk in _chunks(rocks, inbox, begin, end):
+                for chunk in chunks_of(rocks, inbox, begin, end):
                     yield chunk
                     begin, deadline = chunk[-1].position, time.monotonic() + patience_s
         except SlackwaterError as error:
@@ -91,7 +91,7 @@ def read_messages(
             time.sleep(0.02)
 
 
-def _chunks(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[Message]]:
+def chunks_of(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[Message]]:
     description = _describe(rocks)
     published = Published(inbox=description.uid, position=max(description.last, end), dropped=description.dropped)
     check_range(rocks.folder.parent, published, inbox, begin)

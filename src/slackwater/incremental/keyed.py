@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,8 +38,20 @@ _LINEAGE = b"\xff\xfflineage"
 _NEW = Description(vnode_count=VNODE_COUNT, key_count=0, watermark_ms=None, offsets={})
 
 
+class Prepared(NamedTuple):
+    """A batch that was checked: values by stored key, of each key the last; where it brings sources and watermark."""
+
+    stored: dict[bytes, bytes | None]
+    offsets: dict[str, dict[str, str]]
+    watermark_ms: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.stored)) + sum(len(value) for value in self.stored.values() if value)
+
+
 class KeyedState:
-    """A keyed state in a folder, for one writer, or read only.
+    """A keyed state in a folder, for one writer, or read only; not ``cached``, what is read is what is on the disk.
 
     >>> import tempfile
     >>> state = KeyedState(Path(tempfile.mkdtemp()) / "counts")
@@ -55,8 +68,9 @@ class KeyedState:
         vnode_count: int = VNODE_COUNT,
         read_only: bool = False,
         archive_wal: bool = False,
+        cached: bool = True,
     ) -> None:
-        self._rocks = Rocks(folder, read_only=read_only, archive_wal=archive_wal)
+        self._rocks = Rocks(folder, read_only=read_only, archive_wal=archive_wal, cached=cached)
         try:
             (stored,) = self._rocks.get([_DESCRIPTION])
             self._description = decode_description(stored) if stored else _described(self._rocks, vnode_count)
@@ -106,10 +120,13 @@ class KeyedState:
         (stored,) = self._rocks.get([_LINEAGE])
         return decode_lineage(stored) if stored else None
 
-    def note_lineage(self, lineage: Lineage) -> None:
-        """Make durable which checkpoint it goes on from, and which is being made of it."""
+    def note_lineage(self, lineage: Lineage) -> int:
+        """Note which checkpoint it goes on from, and which is being made of it.
+
+        It is durable after a ``sync`` up to the position that is returned, or with the next checkpoint.
+        """
         changes = [(_LINEAGE, encode_lineage(lineage)), (_DESCRIPTION, encode_description(self._description))]
-        self._rocks.write(changes)
+        return self._rocks.apply(changes)
 
     def get(self, key: bytes) -> bytes | None:
         return self.get_many([key])[0]
@@ -135,41 +152,88 @@ class KeyedState:
 
         ``offsets`` of sources that are named replace theirs. A watermark never goes back.
         """
-        last = dict(changes)
+        self.sync(self.apply(changes, offsets=offsets, watermark_ms=watermark_ms))
+
+    def apply(
+        self,
+        changes: Iterable[Change],
+        *,
+        offsets: Mapping[str, Mapping[str, str]] | None = None,
+        watermark_ms: int | None = None,
+    ) -> int:
+        """Write as ``write`` does, one thread at a time, and return the position up to which to ``sync``."""
+        return self.apply_all([self.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)])
+
+    def prepare(
+        self,
+        changes: Iterable[Change],
+        *,
+        offsets: Mapping[str, Mapping[str, str]] | None = None,
+        watermark_ms: int | None = None,
+    ) -> Prepared:
+        """Check a batch, and bring it into the form in which it is stored; any thread may do that."""
+        last, moved = _last_of(changes), _check_offsets(offsets or {})
+        if watermark_ms is not None and (type(watermark_ms) is not int or watermark_ms < 0):
+            raise InvalidInput(
+                f"the watermark is {watermark_ms!r:.100}",
+                code="keyed.bad_watermark",
+                hint="give milliseconds since 1970, as a whole number",
+            )
         # For each of thousands: what nearly always holds is looked at here, and said there.
         for key, value in last.items():
             if type(key) is not bytes or len(key) > MAX_KEY_BYTES:
                 check_size("key", key, MAX_KEY_BYTES)
             if value is not None and (type(value) is not bytes or len(value) > MAX_VALUE_BYTES):
                 check_size("value", value, MAX_VALUE_BYTES)
-        stored = {self._stored(key): value for key, value in last.items()}
+        prefixes, count = self._prefixes, len(self._prefixes)
+        stored = {prefixes[vnode_of(key, count)] + key: value for key, value in last.items()}
+        return Prepared(stored, moved, watermark_ms)
+
+    def apply_all(self, batches: Sequence[Prepared]) -> int:
+        """Write batches in their order, all of them or none, one thread at a time; return the position to ``sync``."""
+        stored, offsets, watermark_ms = dict(batches[0].stored), dict(self._description.offsets), self.watermark_ms
+        for batch in batches[1:]:
+            stored.update(batch.stored)
+        for batch in batches:
+            offsets.update(batch.offsets)
+            if batch.watermark_ms is not None:
+                watermark_ms = max(batch.watermark_ms, watermark_ms or 0)
         before = self._get(list(stored))
-        added = before.count(None) - list(stored.values()).count(None)
-        known = self._description
         after = msgspec.structs.replace(
-            known,
-            key_count=known.key_count + added,
-            offsets={**known.offsets, **{source: dict(pairs) for source, pairs in (offsets or {}).items()}},
-            watermark_ms=known.watermark_ms if watermark_ms is None else max(watermark_ms, known.watermark_ms or 0),
+            self._description,
+            key_count=self.key_count + before.count(None) - list(stored.values()).count(None),
+            offsets=offsets,
+            watermark_ms=watermark_ms,
         )
-        self._rocks.write([*stored.items(), (_DESCRIPTION, encode_description(after))])
+        position = self._rocks.apply([*stored.items(), (_DESCRIPTION, encode_description(after))])
         self._description = after
+        return position
+
+    def sync(self, position: int) -> None:
+        """Make all up to a position durable. Threads that wait here share the next sync."""
+        self._rocks.sync(position)
 
     def scan(self, vnode: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Go through all keys and values, or those of one virtual node: by virtual node, then by key."""
-        count = self._description.vnode_count
+        """Go through all keys and values of this moment, or those of one virtual node: by virtual node, then by key.
+
+        As ``apply`` is, it is called by one thread at a time; whoever goes through it may do so beside writes.
+        """
+        count, expected = self._description.vnode_count, self.key_count
         if vnode is not None and not 0 <= vnode < count:
             raise InvalidInput(
                 f"there is no virtual node {vnode}", code="keyed.no_vnode", hint=f"they are 0 to {count - 1}"
             )
         first, end = (0, count) if vnode is None else (vnode, vnode + 1)
+        return self._counted(self._rocks.scan(prefix(first), prefix(end)), None if vnode is not None else expected)
+
+    def _counted(self, rows: Iterator[tuple[bytes, bytes]], expected: int | None) -> Iterator[tuple[bytes, bytes]]:
         found = 0
-        for key, value in self._rocks.scan(prefix(first), prefix(end)):
+        for key, value in rows:
             found += 1
             yield key[PREFIX_BYTES:], value
-        if vnode is None and found != self.key_count:
+        if expected is not None and found != expected:
             raise Corrupt(
-                f"the keyed state in {self.folder} has {found} keys, and should have {self.key_count}",
+                f"the keyed state in {self.folder} has {found} keys, and should have {expected}",
                 code="keyed.damaged",
                 hint="restore a checkpoint of it, or the folder from a copy",
             )
@@ -200,6 +264,31 @@ class KeyedState:
     def _stored(self, key: bytes) -> bytes:
         prefixes = self._prefixes
         return prefixes[vnode_of(key, len(prefixes))] + key
+
+
+def _last_of(changes: Iterable[Change]) -> dict[bytes, bytes | None]:
+    pairs = list(changes)
+    try:
+        return dict(pairs)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            "changes must be pairs of bytes: a key, and a value or None",
+            code="keyed.not_pairs",
+            hint='write([(b"a", b"1"), (b"b", None)]); of a dictionary, its items()',
+        ) from None
+
+
+def _check_offsets(offsets: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Take offsets by source; what is no text would come back as another thing than it was."""
+    if isinstance(offsets, Mapping) and all(isinstance(pairs, Mapping) for pairs in offsets.values()):
+        taken = {source: dict(pairs) for source, pairs in offsets.items()}
+        if all(type(value) is str for pairs in taken.values() for value in pairs.values()):
+            return taken
+    raise InvalidInput(
+        f"the offsets are {offsets!r:.100}",
+        code="keyed.bad_offsets",
+        hint='give text by source: offsets={"orders": {"row": "3"}}',
+    )
 
 
 def _described(rocks: Rocks, vnode_count: int) -> Description:

@@ -29,9 +29,10 @@ from ..world import World, this_process
 from .cut import check_keyed, folder_of
 from .keyed import KeyedState
 from .metadata import STATE
-from .rocks import lock_folder
+from .rocks import LOCK, lock_folder
 
 ROLE = "keyed"
+_NAME, _UNNAMED = "FOLDER", "FOLDER.tmp"
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 _CLAIMED = re.compile(rf".* {ROLE} ({_TOKEN.pattern})")
 
@@ -43,12 +44,13 @@ class LocalFolder:
         self.folder, self._archive_wal = folder, archive_wal
         self._opened: KeyedState | None = None
         with _translated(folder):
+            _refuse_other(folder)
             _make_folder(folder)
             self._lock = lock_folder(folder)
             try:
                 for name in ("incoming", "outgoing", "cut"):
                     _remove(folder / name)
-                self.token = _read_token(folder / "FOLDER") or _make_token(folder / "FOLDER", world)
+                self.token = _read_token(folder / _NAME) or _make_token(folder / _NAME, world)
             except BaseException:
                 self._lock.close()
                 raise
@@ -75,7 +77,7 @@ class LocalFolder:
         with _translated(self.folder):
             _make_folder(self.database)
         state = self.open()
-        state.note_lineage(Lineage(uid=uid, base_id=None, base_epoch=0, attempt_id=None))
+        state.sync(state.note_lineage(Lineage(uid=uid, base_id=None, base_epoch=0, attempt_id=None)))
         return state
 
     def receive(self, store: Store, manifest: Manifest, settings: Settings) -> dict[str, Held]:
@@ -92,7 +94,7 @@ class LocalFolder:
             (incoming / DESCRIPTION_FILE).unlink()
             state = KeyedState(incoming)
             try:
-                state.note_lineage(lineage)
+                state.sync(state.note_lineage(lineage))
             finally:
                 state.close()
             _sync_folder(incoming)
@@ -132,10 +134,8 @@ class LocalFolder:
 
 def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep", "replace"]:
     """Decide what becomes of a database: it goes on, or gives way to the head. What nobody can decide is a conflict."""
-    head, hint = (
-        state.head,
-        f"move {folder} away, and the newest checkpoint is restored; what is only there stays there",
-    )
+    head = state.head
+    hint = f"move {folder} away, and the newest checkpoint is restored; what is only there stays there"
     if lineage.uid != state.uid:
         raise Conflict(
             f"{folder} belongs to another pipeline, or to one whose store is lost",
@@ -152,7 +152,7 @@ def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep"
     else:
         what = f"the pipeline has come to {state.epoch} elsewhere"
     raise Conflict(
-        f"{folder} goes on from epoch {lineage.base_epoch}, and {what}",
+        f"{folder} was last checkpointed after epoch {lineage.base_epoch}, and {what}",
         code="keyed.not_newest",
         hint=hint,
         epoch=state.epoch,
@@ -184,7 +184,8 @@ def refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> N
             f"the pipeline was opened with another folder than {local.folder} since, by {record.change.driver}",
             code="keyed.opened_elsewhere",
             hint=f"open it there, and let it checkpoint; or move {local.folder} away, and the newest checkpoint is "
-            "restored; what either folder has after that stays there",
+            "restored; or, if that other folder has nothing that counts, open_keyed(config, take_over=True) goes on "
+            "with this one",
         )
 
 
@@ -243,6 +244,18 @@ def check_target(directory: Path, *others: Path) -> None:
         )
 
 
+def _refuse_other(folder: Path) -> None:
+    """Refuse a folder of something else: what lies there under our names would be removed."""
+    if (folder / _NAME).exists() or not folder.exists():
+        return
+    if not folder.is_dir() or {path.name for path in folder.iterdir()} - {LOCK, _UNNAMED}:
+        raise InvalidInput(
+            f"{folder} is not empty, and no keyed pipeline's",
+            code="keyed.not_empty",
+            hint="let wal_path name a folder that does not exist yet, or that this pipeline has made",
+        )
+
+
 def _read_token(path: Path) -> str | None:
     if not path.exists():
         return None
@@ -257,7 +270,7 @@ def _read_token(path: Path) -> str | None:
 
 
 def _make_token(path: Path, world: World) -> str:
-    token, unnamed = world.random_id()[:16], path.with_suffix(".tmp")
+    token, unnamed = world.random_id()[:16], path.with_name(_UNNAMED)
     with open(unnamed, "w", encoding="ascii") as file:
         file.write(token)
         file.flush()

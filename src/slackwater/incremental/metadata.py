@@ -26,7 +26,7 @@ OUTSIDE_FILE = "state.bin"
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint. With a problem, its manifest could not be read, and only the log's words of it are here.
 
-    ``timestamp`` is in seconds since 1970; ``wal_position`` the number of changes that were ever written;
+    ``timestamp`` is in seconds since 1970; ``wal_position`` the number of changes that the log has taken;
     ``is_incremental`` says that it refers to tables of older checkpoints, which are kept for as long as it is.
     """
 

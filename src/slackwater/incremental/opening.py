@@ -14,23 +14,22 @@ import msgspec
 from .. import recovery
 from ..artifacts import Held
 from ..checkpointer import release_failed
-from ..errors import Conflict, Corrupt, Unsupported
-from ..fallback import recover
-from ..formats.changes import Claim
+from ..errors import Conflict, Corrupt, InvalidInput, Unsupported
+from ..fallback import recover, tell_fallback
 from ..formats.keyed import Lineage
-from ..formats.manifest import Manifest, kind_of, references
-from ..inspect.pipelines import pipeline_name
+from ..formats.manifest import Manifest, references
+from ..inspect.pipelines import pipeline_name, refuse_inside_pipeline
 from ..log import Log
+from ..ownership import check_kind, refuse_foreign
 from ..recovery import Claimed, Head, redrive, twice
-from ..rewind import load_if_sound
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import open_store
 from ..world import RealWorld
 from .checkpoints import KeyedCheckpoints, Opened, Place
 from .config import CheckpointConfig
 from .cut import operator_of
 from .keyed import KeyedState
-from .local import ROLE, LocalFolder, plan_opening, refuse_opened_elsewhere
+from .local import LocalFolder, plan_opening, refuse_opened_elsewhere
 from .metadata import STATE
 
 logger = logging.getLogger("slackwater")
@@ -42,12 +41,14 @@ def open_keyed(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     fallback: bool = False,
+    take_over: bool = False,
 ) -> KeyedCheckpoints:
     """Open a keyed pipeline: go on with its local database, or restore the newest checkpoint where there is none.
 
     The folder is locked and the pipeline claimed: a second writer is a :class:`Conflict`, here or at its next
     checkpoint. A database that is not the newest one is a conflict, too, and nothing is changed. With ``fallback``, a
-    newest checkpoint that is damaged, and has to be restored, is rolled back to the newest that is sound.
+    newest checkpoint that is damaged, and has to be restored, is rolled back to the newest that is sound. With
+    ``take_over`` this folder goes on although the pipeline was opened with another one since, whose writes are lost.
 
     >>> import tempfile
     >>> config = CheckpointConfig(tempfile.mkdtemp() + "/counts")
@@ -60,6 +61,12 @@ def open_keyed(
     ...     counts.get(b"c"), counts.key_count, counts.offsets, counts.epoch
     (b'3', 3, {'orders': {'row': '2'}}, 1)
     """
+    if not isinstance(config, CheckpointConfig):
+        raise InvalidInput(
+            f"open_keyed takes a CheckpointConfig, not {config!r:.100}",
+            code="option.bad_value",
+            hint='write sw.open_keyed(sw.CheckpointConfig("store/counts"))',
+        )
     config.validate()
     _need_rocksdb()
     world = RealWorld()
@@ -67,11 +74,13 @@ def open_keyed(
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
     store = open_store(config.url, settings, **(storage_options or {}))
     log = Log(store, world, settings)
-    _refuse_foreign(store, log, pipeline_name(config.url))
+    refuse_foreign(store, log, pipeline_name(config.url), "keyed")
+    if log.state is None:
+        refuse_inside_pipeline(config.url, settings, storage_options)
     local = LocalFolder(config.folder, world, archive_wal=not config.truncate_wal)
     place = Place(config=config, settings=settings, world=world, store=store, log=log, local=local)
     try:
-        found = _look_at(place)
+        found = _look_at(place, take_over=take_over)
         claimed = recovery.claim(store, log, world, pipeline=place.name, driver=local.driver, sinks={})
         try:
             return KeyedCheckpoints(place, claimed, _go_on(place, found, claimed, fallback=fallback))
@@ -94,7 +103,7 @@ def _need_rocksdb() -> None:
         ) from None
 
 
-def _look_at(place: Place) -> KeyedState | None:
+def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
     """Open the local database, if it may go on; None when the head is to be restored, or there is nothing yet.
 
     What is a conflict is one before the claim, which would fence whoever is right.
@@ -121,7 +130,8 @@ def _look_at(place: Place) -> KeyedState | None:
         )
     if plan_opening(lineage, known, local.folder) == "replace":
         return None
-    refuse_opened_elsewhere(place.store, known, local)
+    if not take_over:
+        refuse_opened_elsewhere(place.store, known, local)
     return database
 
 
@@ -135,10 +145,11 @@ def _go_on(place: Place, found: KeyedState | None, claimed: Claimed, *, fallback
         return Opened(state=local.begin(state.uid), held={})
 
     def receive(manifest: Manifest) -> dict[str, Held]:
-        _check_ours(manifest, place.name)
+        check_kind(manifest, "keyed")
+        recovery.refuse_renamed(manifest, place.name)
         return local.receive(place.store, manifest, place.settings)
 
-    agree = _tell_fallback if fallback else None
+    agree = tell_fallback if fallback else None
     recovered = recover(place.store, place.log, place.world, {}, hydrate=receive, fallback=agree)
     head, held = cast(tuple[Head, dict[str, Held]], recovered)
     if local.database.exists():
@@ -171,37 +182,3 @@ def _hold(place: Place, claimed: Claimed, found: KeyedState) -> Opened:
         if file.object is not None and file.offset is not None
     }
     return Opened(state=found, held=held, settlement=head.settlement, saved_at=partition.version)
-
-
-def _refuse_foreign(store: Store, log: Log, name: str) -> None:
-    """Refuse what is not a keyed pipeline before the claim, which would fence the driver whose it is."""
-    state = log.read()
-    if state is None:
-        return
-    for entry in reversed(state.live):
-        if (manifest := load_if_sound(store, entry)) is not None:
-            _check_ours(manifest, name)
-            return
-    change = log.change
-    if state.head is None and isinstance(change, Claim) and f" {ROLE} " not in change.driver:
-        raise Unsupported(
-            f"the pipeline {name!r} has no checkpoint yet, and is no keyed state's: {change.driver} has claimed it",
-            code="keyed.foreign",
-            hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
-        )
-
-
-def _check_ours(manifest: Manifest, name: str) -> None:
-    if (kind := kind_of(manifest)) != "keyed":
-        whose = {"spark": "Spark's", "program": "a program's"}.get(kind, "copied in")
-        raise Unsupported(
-            f"the checkpoints of {manifest.pipeline!r} are no keyed state's: they are {whose}",
-            code="keyed.foreign",
-            hint=("open it with sw.open_pipeline" if kind == "program" else "start it with sw.writeStream")
-            + ", or choose another name; slackwater show URL says what it holds",
-        )
-    recovery.refuse_renamed(manifest, name)
-
-
-def _tell_fallback(damage: Corrupt, target: Manifest) -> None:
-    logger.warning("the newest checkpoint is damaged (%s): rolling back to epoch %d", damage.message, target.epoch)

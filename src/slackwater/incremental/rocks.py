@@ -7,26 +7,29 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
+import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, cast
 
 from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from ..settings import MIB
 from .wal import find_end
 
 if TYPE_CHECKING:
-    from rocksdict import Cache, Options, Rdict, WriteBatch, WriteOptions
+    from rocksdict import Cache, Options, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
 # A key and its value, or None for its deletion.
 Change: TypeAlias = tuple[bytes, bytes | None]
 
 # RocksDB makes it when it first opens a folder, and never in a checkpoint: where it is, there must be a log.
 _OPENED = "IDENTITY"
-_LOCK = "WRITER"
+LOCK = "WRITER"
+_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 # Sorted runs of tables. Each was new in one checkpoint, so no checkpoint refers to more objects.
 MAX_RUNS = 24
 _WRITE_BUFFER_BYTES = 16 * MIB
@@ -40,18 +43,24 @@ _KEPT_FOR_S = 100 * 365 * 86_400
 class Rocks:
     """One database in one folder, open for writing here and nowhere else, or anywhere for reading."""
 
-    def __init__(self, folder: Path, *, read_only: bool = False, archive_wal: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, read_only: bool = False, archive_wal: bool = False, cached: bool = True
+    ) -> None:
         self.folder = folder
         self._lock: BinaryIO | None = None
         self._errors = 0
+        # Up to where the log is durable, and whether that is no longer known.
+        self._synced, self._unsynced = 0, False
+        self._syncing = threading.Lock()
         if read_only:
-            self._database = _open_read_only(folder)
+            self._database = _open_read_only(folder, cached)
             return
         with _translated(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(folder)
         try:
             with _translated(folder):
+                _check_manifest(folder)
                 _cut_torn_write(folder)
             self._database = _open(folder, archive_wal)
         except BaseException:
@@ -70,10 +79,16 @@ class Rocks:
 
     def write(self, changes: Iterable[Change], *, dropped: tuple[bytes, bytes] | None = None) -> None:
         """Make all of this durable, in this order, or nothing: what lies in the range ``dropped`` goes first."""
+        self.sync(self.apply(changes, dropped=dropped))
+
+    def apply(self, changes: Iterable[Change], *, dropped: tuple[bytes, bytes] | None = None) -> int:
+        """Write as ``write`` does, and return the position to ``sync`` up to: before that, a power loss takes it back.
+
+        Two steps, because RocksDB's binding lets other threads run while it syncs, and not while it writes.
+        """
         from rocksdict import WriteOptions  # noqa: PLC0415 - an extra
 
         options = WriteOptions()
-        options.sync = True
         options.no_slowdown = True
         changes = list(changes)
         with _translated(self.folder):
@@ -87,6 +102,20 @@ class Rocks:
                     self._errors = errors
                     raise _unusable(self.folder, "No space left, or an error of the disk: its tables cannot be written")
                 time.sleep(_STALL_LOOK_S)
+        return self.position
+
+    def sync(self, position: int) -> None:
+        """Make all up to a position durable. Threads that wait here share the next sync."""
+        with self._syncing:
+            if self._synced >= position:
+                return
+            # What a sync has not brought to the disk, the next one does not: the kernel tells of it once.
+            if self._unsynced:
+                raise _unusable(self.folder, "its log could not be synced before")
+            reached, self._unsynced = self.position, True
+            with _translated(self.folder):
+                self._database.flush_wal(sync=True)
+            self._synced, self._unsynced = reached, False
 
     def _try_to_write(self, batch: WriteBatch, options: WriteOptions) -> bool:
         """Write, unless that had to wait for tables to be written."""
@@ -99,13 +128,18 @@ class Rocks:
         return True
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Go through all keys from ``begin`` to before ``end``, in order."""
+        """Go through all keys from ``begin`` to before ``end`` that are there now, in order."""
         from rocksdict import ReadOptions  # noqa: PLC0415
 
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
         with _translated(self.folder):
             cursor = self._database.iter(options)
+        return self._go_through(cursor, begin, options)
+
+    def _go_through(self, cursor: RdictIter, begin: bytes, options: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+        # The cursor refers to the bytes of its bound, which are the options': these must live for as long.
+        with _translated(self.folder):
             cursor.seek(begin)
             while cursor.valid():
                 yield cast(bytes, cursor.key()), cast(bytes, cursor.value())
@@ -127,14 +161,32 @@ class Rocks:
 
     def close(self) -> None:
         """Let the folder go, even if RocksDB cannot write what it would like to: the log has all of it."""
+        if isinstance(self._database, _Closed):
+            return
         try:
-            with _translated(self.folder):
+            if self._lock is not None and not self._unsynced:
+                self.sync(self.position)  # for a thread that has written, and not synced yet
+            with self._syncing, _translated(self.folder):
                 self._database.close()
         finally:
             # One that could not close is closed when nobody has it any more.
-            del self._database
+            self._database = cast(Any, _Closed(self.folder))
             if self._lock is not None:
                 self._lock.close()
+
+
+class _Closed:
+    """In the place of a database that was closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise InvalidInput(
+            f"the database in {self._folder} was closed",
+            code="pipeline.ended",
+            hint="open it again: it goes on with all that was written",
+        )
 
 
 def _batch(changes: Iterable[Change], dropped: tuple[bytes, bytes] | None) -> WriteBatch:
@@ -161,14 +213,14 @@ def _open(folder: Path, archive_wal: bool) -> Rdict:
     # Whatever is wrong with the log by now is damage: a torn write was cut off.
     options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
     with _translated(folder):
-        return Rdict(str(folder), options)
+        return Rdict(str(folder), options, column_families=_families())
 
 
-def _open_read_only(folder: Path) -> Rdict:
+def _open_read_only(folder: Path, cached: bool) -> Rdict:
     from rocksdict import AccessType, Rdict  # noqa: PLC0415
 
     with _translated(folder):
-        return Rdict(str(folder), _options(), access_type=AccessType.read_only())
+        return Rdict(str(folder), _options(), column_families=_families(cached), access_type=AccessType.read_only())
 
 
 @cache
@@ -179,7 +231,15 @@ def _cache() -> Cache:
     return Cache(_BLOCK_CACHE_BYTES)
 
 
-def _options() -> Options:
+def _families(cached: bool = True) -> dict[str, Options]:
+    """Name the options of the only column family: of a database that is there, its file would else say them.
+
+    That file knows no block cache, and what an older release has chosen.
+    """
+    return {"default": _options(cached)}
+
+
+def _options(cached: bool = True) -> Options:
     from rocksdict import (  # noqa: PLC0415
         BlockBasedOptions,
         DBCompactionStyle,
@@ -190,7 +250,10 @@ def _options() -> Options:
 
     table = BlockBasedOptions()
     table.set_bloom_filter(10, block_based=False)
-    table.set_block_cache(_cache())
+    if cached:
+        table.set_block_cache(_cache())
+    else:
+        table.disable_cache()
     # Runs of like size are merged: what is new in a checkpoint stays near what has changed, however large the rest is.
     tiers = UniversalCompactOptions()
     tiers.max_size_amplification_percent = 100
@@ -205,6 +268,9 @@ def _options() -> Options:
     options.set_level_zero_stop_writes_trigger(MAX_RUNS)
     options.set_compression_type(DBCompressionType.lz4())
     options.set_write_buffer_size(_WRITE_BUFFER_BYTES)
+    # A write looks whether its keys are there, to count them: most that are new are told from a filter alone.
+    options.set_memtable_prefix_bloom_ratio(0.05)
+    options.set_memtable_whole_key_filtering(True)
     options.set_max_manifest_file_size(1 * MIB)
     options.set_keep_log_file_num(2)
     options.set_max_background_jobs(2)
@@ -213,13 +279,27 @@ def _options() -> Options:
 
 def lock_folder(folder: Path) -> BinaryIO:
     """Lock a folder until the file is closed, before its log is looked at; RocksDB's own lock comes only after that."""
-    lock = open(folder / _LOCK, "ab")  # noqa: SIM115 - it is held for as long as the database is open
+    lock = open(folder / LOCK, "ab")  # noqa: SIM115 - it is held for as long as the database is open
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
         raise _taken(folder) from None
     return lock
+
+
+def _check_manifest(folder: Path) -> None:
+    """See that the list of tables is sound: RocksDB takes a damaged length for its end, and deletes what is not listed.
+
+    It has the form of a log. What a crash has torn off its end was never relied on.
+    """
+    current = folder / "CURRENT"
+    if current.exists():
+        # The name is ours to check: it is a path that was read from a disk.
+        name = current.read_text(encoding="ascii", errors="replace").strip()
+        listed = folder / name if _MANIFEST.fullmatch(name) else None
+        if listed is not None and listed.exists():
+            find_end(listed.read_bytes(), str(listed))
 
 
 def _cut_torn_write(folder: Path) -> None:
@@ -266,7 +346,7 @@ def _translate(folder: Path, error: Exception) -> SlackwaterError:
     text = str(error)
     if text.startswith("Corruption"):
         return Corrupt(
-            f"the keyed state in {folder} is damaged: {_first_line(text)}",
+            f"the database in {folder} is damaged: {_first_line(text)}",
             code="keyed.damaged",
             hint="restore a checkpoint of it, or the folder from a copy",
         )
@@ -274,7 +354,7 @@ def _translate(folder: Path, error: Exception) -> SlackwaterError:
         return _taken(folder)
     if text.startswith("Not implemented") or "No such file or directory" in text:
         return Unsupported(
-            f"{folder} cannot be opened as a keyed state: {_first_line(text)}",
+            f"{folder} cannot be opened as a database: {_first_line(text)}",
             code="keyed.unreadable",
             hint="see that the folder is the one that a keyed state was in",
         )
@@ -287,7 +367,7 @@ def _first_line(text: str) -> str:
 
 def _taken(folder: Path) -> Conflict:
     return Conflict(
-        f"the keyed state in {folder} is open in another process, or twice in this one",
+        f"the database in {folder} is open in another process, or twice in this one",
         code="keyed.taken",
         hint="stop the other one; two writers would spoil each other's work",
     )
@@ -295,7 +375,7 @@ def _taken(folder: Path) -> Conflict:
 
 def _unusable(folder: Path, why: str) -> Unavailable:
     return Unavailable(
-        f"the keyed state in {folder} cannot be read or written: {why}",
+        f"the database in {folder} cannot be read or written: {why}",
         code="keyed.unavailable",
         hint="see that this user may write there and that the disk has room, then open it again",
     )

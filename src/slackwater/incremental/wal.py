@@ -1,10 +1,11 @@
-"""The end of a RocksDB write-ahead log: a write that a crash has torn is told from a record that was damaged.
+"""The end of a log of RocksDB's: a write that a crash has torn is told from a record that was damaged.
 
 A torn write was never acknowledged and may go; a damaged record may have been, and nothing may go on without it.
 RocksDB itself takes a record whose length was damaged for a torn one, and drops all that follows it in silence.
 
-The log is a sequence of blocks of 32 KiB, each a sequence of fragments: masked CRC-32C of type and payload (4 bytes,
-little-endian), length of the payload (2), type (1), payload. Less than a header at the end of a block is zeros.
+Its list of tables, the MANIFEST, is such a log, too. A log is a sequence of blocks of 32 KiB, each a sequence of
+fragments: masked CRC-32C of type and payload (4 bytes, little-endian), length of the payload (2), type (1), payload.
+Less than a header at the end of a block is zeros.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _masked(content: bytes) -> int:
 
 def _damaged(name: str, at: int) -> Corrupt:
     return Corrupt(
-        f"the write-ahead log {name} is damaged at byte {at}, and what it acknowledged there cannot be read",
+        f"the log {name} is damaged at byte {at}, and what was acknowledged there cannot be read",
         code="keyed.wal_damaged",
         hint="restore the newest checkpoint of it, or the folder from a copy; what came after that is lost",
         offset=at,

@@ -1,0 +1,200 @@
+"""One write of an inbox: the appends, drops and other words of a group, made up before any of it is written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+
+from ..errors import Conflict, Corrupt, Unavailable
+from ..formats import inbox as documents
+from ..formats.inbox import Description, Gap
+from . import inbox_layout as layout
+from .rocks import Change, Rocks
+
+KILLED = "the receiver ended without a word: it was killed, or its machine went down"
+_KEYS_AT_ONCE = 10_000
+_MAX_GAPS = 1_000
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where messages are. ``repeated``: they had been there before."""
+
+    first: int
+    last: int
+    repeated: bool = False
+
+
+class Session:
+    """Appends that must not overtake each other: after one that has failed, those behind it fail, too."""
+
+    def __init__(self) -> None:
+        self.broken = False
+
+
+class Append(msgspec.Struct, kw_only=True):
+    messages: Sequence[bytes]
+    size_bytes: int
+    key: bytes | None
+    token: str | None
+    session: Session | None
+    done: Future[Appended]
+
+
+class Drop(msgspec.Struct):
+    position: int
+    done: Future[None]
+
+
+class Presence(msgspec.Struct):
+    """The receiver receives from now on (None), or does not, for a reason."""
+
+    away: str | None
+    done: Future[None]
+    since_ms: int | None = None
+
+
+Work = Append | Drop | Presence
+
+
+class Batch:
+    """The changes of one group, made up before any of them is written."""
+
+    def __init__(self, rocks: Rocks, description: Description, now_ms: int, uptime_ms: int) -> None:
+        self._rocks, self._now_ms, self._stored = rocks, now_ms, description.last
+        self.description = msgspec.structs.replace(description, now_ms=now_ms, uptime_ms=uptime_ms)
+        self.dropped: tuple[bytes, bytes] | None = None
+        self.results: list[Any] = []
+        self._changes: list[Change] = []
+        self._keys: dict[bytes, layout.KeyEntry | None] = {}
+
+    def _set(self, **changes: Any) -> None:
+        self.description = msgspec.structs.replace(self.description, **changes)
+
+    def count(self, *, garbage: int, oversized: int) -> None:
+        known = self.description
+        self._set(garbage=known.garbage + garbage, oversized=known.oversized + oversized)
+
+    def find(self, appends: Sequence[Append]) -> None:
+        """Look up all keys of the group at once."""
+        keys = [work.key for work in appends if work.key is not None]
+        found = self._rocks.get([layout.key_key(key) for key in keys])
+        self._keys = {key: layout.decode_key(data) if data else None for key, data in zip(keys, found, strict=True)}
+
+    def append(self, work: Append) -> None:
+        known = self.description
+        digest = _digest(work.messages) if work.key is not None else b""
+        entry = self._keys.get(work.key) if work.key is not None else None
+        if work.session is not None and work.session.broken:
+            self.results.append(
+                Unavailable("a message before this one was not taken", code="inbox.overtaken", hint="send both again")
+            )
+            return
+        if entry is not None and entry.digest == digest:
+            self._set(repeated=known.repeated + len(work.messages))
+            self.results.append(Appended(entry.first, entry.last, True))
+            return
+        if entry is not None:
+            self.results.append(_reused())
+            return
+        first, total_bytes = known.last + 1, known.total_bytes
+        for position, message in enumerate(work.messages, first):
+            total_bytes += len(message)
+            self._changes.append(
+                (layout.message_key(position), layout.encode_message(self._now_ms, total_bytes, message))
+            )
+        last = known.last + len(work.messages)
+        self._set(last=last, total_bytes=total_bytes)
+        if work.token is not None:
+            self._set(token=work.token)
+        if work.key is not None:
+            entry = layout.KeyEntry(first, last, known.keys, self.description.uptime_ms, digest)
+            self._keys[work.key] = entry
+            self._changes.append((layout.key_key(work.key), layout.encode_key(entry)))
+            self._changes.append((layout.index_key(known.keys), work.key))
+            self._set(keys=known.keys + 1)
+        self.results.append(Appended(first, last))
+
+    def drop(self, position: int) -> None:
+        known = self.description
+        position = min(position, self._stored)
+        if position > known.dropped:
+            begin = layout.message_key(known.dropped + 1) if self.dropped is None else self.dropped[0]
+            (data,) = self._rocks.get([layout.message_key(position)])
+            if data is None:
+                raise Corrupt(
+                    f"message {position} of the inbox in {self._rocks.folder} is missing",
+                    code="inbox.incomplete",
+                    hint="restore the folder from a copy; what was received since then is lost",
+                )
+            self.dropped = (begin, layout.message_key(position + 1))
+            self._set(dropped=position, dropped_bytes=layout.decode_message(data)[1])
+        self.results.append(None)
+
+    def set_presence(self, away: str | None, since_ms: int | None) -> None:
+        known = self.description
+        if away is not None:
+            # Already away: since when, and why, stays. Heartbeats say that the receiver is there, not the upstream.
+            if known.away is None:
+                self._set(away=away, alive_at_ms=self._now_ms if since_ms is None else min(since_ms, self._now_ms))
+        else:
+            if known.alive_at_ms is not None:
+                gap = Gap(from_ms=known.alive_at_ms, to_ms=self._now_ms, after=known.last, why=known.away or KILLED)
+                self._changes.append((layout.gap_key(known.gaps), documents.encode(gap)))
+                if known.gaps >= _MAX_GAPS:
+                    self._changes.append((layout.gap_key(known.gaps - _MAX_GAPS), None))
+                self._set(gaps=known.gaps + 1)
+            self._set(away=None, alive_at_ms=self._now_ms)
+        self.results.append(None)
+
+    def stay(self) -> None:
+        """Say that the receiver is there now."""
+        self._set(alive_at_ms=self._now_ms)
+
+    def forget_keys(self, keep_ms: int) -> None:
+        """Forget keys that are old enough, oldest first, as far as what they name is dropped."""
+        known = self.description
+        if known.keys == known.keys_dropped or known.dropped == 0:
+            return
+        most = min(known.keys, known.keys_dropped + _KEYS_AT_ONCE)
+        count = 0
+        for place, key in self._rocks.scan(layout.index_key(known.keys_dropped), layout.index_key(most)):
+            number = known.keys_dropped + count
+            entry = self._entry(key)
+            # A key that was taken again belongs to a newer number, and goes with that one.
+            if entry is not None and entry.number == number:
+                young = known.uptime_ms - entry.uptime_ms < keep_ms
+                if young or entry.last > known.dropped:
+                    break
+                self._changes.append((layout.key_key(key), None))
+            self._changes.append((place, None))
+            count += 1
+        self._set(keys_dropped=known.keys_dropped + count)
+
+    def _entry(self, key: bytes) -> layout.KeyEntry | None:
+        if key not in self._keys:
+            (data,) = self._rocks.get([layout.key_key(key)])
+            self._keys[key] = layout.decode_key(data) if data is not None else None
+        return self._keys[key]
+
+    def finish(self) -> list[Change]:
+        return [*self._changes, (layout.DESCRIPTION, documents.encode(self.description))]
+
+
+def _digest(messages: Sequence[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for message in messages:
+        digest.update(len(message).to_bytes(8, "big"))
+        digest.update(message)
+    return digest.digest()
+
+
+def _reused() -> Conflict:
+    return Conflict(
+        "this idempotency key was given to other messages before",
+        code="inbox.key_reused",
+        hint="give each request a key of its own, and a repeated one the same key and content",
+    )
