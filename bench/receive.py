@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.formats.inbox import Description
-from slackwater.incremental.inbox import Appended, Inbox
+from slackwater.incremental.inbox import Inbox
+from slackwater.incremental.inbox_batch import Appended
 from slackwater.receive.http import open_socket, serve
 
 from .lines import print_case

@@ -101,8 +101,36 @@ def _shared(function: _Function) -> _Function:
     metavar="BYTES",
     help="Refuse a larger request.",
 )
+@click.option(
+    "--max-messages",
+    "max_messages",
+    type=click.IntRange(1, 1_000_000),
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="Refuse a request with more lines.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.IntRange(1, 3600),
+    default=30,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up a request whose head or body takes longer.",
+)
 @_shared
-def http(folder: str, listen: str, max_body: int, max_message: int, as_json: bool, **limits: Any) -> int:
+def http(
+    folder: str,
+    listen: str,
+    *,
+    max_body: int,
+    max_messages: int,
+    timeout_s: int,
+    max_message: int,
+    as_json: bool,
+    **limits: Any,
+) -> int:
     """Receive POSTs of JSON, or of NDJSON, into DIR.
 
     The answer 200 comes when all of a request is durable: {"accepted": 2, "first": 7, "last": 8}. With the header
@@ -119,13 +147,19 @@ def http(folder: str, listen: str, max_body: int, max_message: int, as_json: boo
         import uvicorn  # noqa: F401, PLC0415
 
         from ..receive import http as receiver  # noqa: PLC0415
+        from ..receive.http_bodies import HttpLimits  # noqa: PLC0415
 
     token = os.environ.get(_TOKEN_VARIABLE) or None
     host, port = receiver.parse_listen(listen)
     log_to_stderr()
     with receiver.open_socket(host, port, token=token) as listening:
         inbox = _open(folder, limits)
-        told = receiver.HttpLimits(max_body_bytes=max_body, max_message_bytes=max_message)
+        told = HttpLimits(
+            max_body_bytes=max_body,
+            max_message_bytes=max_message,
+            max_messages=max_messages,
+            timeout_s=timeout_s,
+        )
         at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
         number = receiver.serve(
             inbox, listening, told, token=token, ready=lambda: note(f"receiving at {at} into {folder}")
@@ -178,14 +212,15 @@ def ws(
         import websockets  # noqa: F401, PLC0415
 
         from ..receive import websocket as receiver  # noqa: PLC0415
+        from ..receive.messages import parse_path  # noqa: PLC0415
 
     subscription = receiver.Subscription(
         url=receiver.check_url(url),
         subscribe=subscribe,
-        position=receiver.parse_path(path) if path is not None else None,
+        position_path=parse_path(path) if path is not None else None,
         first_position=first_position,
         max_message_bytes=max_message,
-        token=os.environ.get(_TOKEN_VARIABLE) or None,
+        secret=os.environ.get(_TOKEN_VARIABLE) or None,
     )
     log_to_stderr()
     inbox = _open(folder, limits)
@@ -220,6 +255,8 @@ def show(folder: str, as_json: bool) -> None:
 def _open(folder: str, limits: dict[str, Any]) -> Inbox:
     from pathlib import Path  # noqa: PLC0415
 
+    if "://" in folder:  # as a path it would be ./s3:/…
+        raise click.BadParameter(f"{folder} is a URL; a directory of this machine is needed.", param_hint="DIR")
     with _extra():
         from ..incremental.inbox import Inbox, Limits  # noqa: PLC0415
 
@@ -235,7 +272,7 @@ def _end(inbox: Inbox, number: int | None, as_json: bool) -> int:
         name = signal.Signals(number).name if number else None
         print_json({"inbox": known.uid, "position": known.last, "dropped": known.dropped, "stopped_by": name})
     else:
-        note(f"ended cleanly at position {known.last}; {count(known.last - known.dropped, 'message')} held")
+        note(f"ended cleanly at position {known.last}; {count(known.held, 'message')} held")
     return INTERRUPTED if number == signal.SIGINT else 0
 
 
@@ -258,9 +295,9 @@ def _facts(found: Report) -> dict[str, Any]:
         "position": known.last,
         "dropped": known.dropped,
         "covered": found.covered,
-        "held": known.last - known.dropped,
-        "held_bytes": known.total_bytes - known.dropped_bytes,
-        "keys": known.keys - known.keys_dropped,
+        "held": known.held,
+        "held_bytes": known.held_bytes,
+        "keys": known.keys_held,
         "refused": {"garbage": known.garbage, "oversized": known.oversized},
         "repeated": known.repeated,
         "upstream_position": known.token,
@@ -285,9 +322,8 @@ def _print(found: Report) -> None:
             "inbox": known.uid,
             "position": str(known.last),
             "covered": "nothing yet" if found.covered is None else str(found.covered),
-            "held": f"{count(known.last - known.dropped, 'message')}, "
-            f"{format_size(known.total_bytes - known.dropped_bytes)}",
-            "keys": str(known.keys - known.keys_dropped),
+            "held": f"{count(known.held, 'message')}, {format_size(known.held_bytes)}",
+            "keys": str(known.keys_held),
             "refused": f"{known.garbage} garbage, {known.oversized} oversized",
             "repeated": str(known.repeated),
             "upstream": known.token if known.token is not None else "no position",

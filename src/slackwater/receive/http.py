@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +17,7 @@ import msgspec
 from ..errors import Conflict, InvalidInput, SlackwaterError, Unavailable
 from ..incremental.inbox import Inbox
 from ..settings import KIB, MIB
+from .http_bodies import HttpLimits, TooLarge, describe, split, too_large
 from .stopping import Stop, run_until_stopped
 
 if TYPE_CHECKING:
@@ -23,20 +26,34 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 TOKEN_VARIABLE = "SLACKWATER_RECEIVE_TOKEN"
-_NDJSON = re.compile(r"(?i)application/(x-)?(ndjson|jsonl|jsonlines|json-lines)\b")
 _KEY = re.compile(rb"[\x20-\x7e]{1,256}")
-# Of all bodies that are being read at once.
-_READING_BYTES = 128 * MIB
+# Of all requests at once, from the first byte of a body until its messages are durable.
+_MEMORY_BYTES = 128 * MIB
+# What a message takes beside its bytes.
+_MESSAGE_BYTES = 256
 _GRACE_S = 10
+# nginx's, for a sender that has left: nobody reads it.
+_LEFT = 499
 
 
-class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    max_body_bytes: int = 8 * MIB
-    max_message_bytes: int = 1 * MIB
+class _Memory:
+    """Memory for requests, set aside before they are read."""
 
+    def __init__(self, bound_bytes: int) -> None:
+        self._bound_bytes = bound_bytes
+        self._held_bytes = 0
 
-class _TooLarge(InvalidInput):
-    """The sender must send less at once."""
+    @contextmanager
+    def hold(self, size_bytes: int) -> Iterator[None]:
+        if self._held_bytes + size_bytes > self._bound_bytes:
+            raise Unavailable(
+                "too many requests are being read at once", code="inbox.full", hint="send it again in a moment"
+            )
+        self._held_bytes += size_bytes
+        try:
+            yield
+        finally:
+            self._held_bytes -= size_bytes
 
 
 class HttpReceiver:
@@ -45,7 +62,8 @@ class HttpReceiver:
     def __init__(self, inbox: Inbox, limits: HttpLimits | None = None, *, token: str | None = None) -> None:
         self._inbox, self._limits = inbox, limits or HttpLimits()
         self._token = token.encode() if token else None
-        self._reading_bytes = 0
+        largest_bytes = self._limits.max_body_bytes + self._limits.max_messages * _MESSAGE_BYTES
+        self._memory = _Memory(max(_MEMORY_BYTES, largest_bytes))
 
     def app(self) -> Starlette:
         from starlette.applications import Starlette  # noqa: PLC0415 - an extra
@@ -61,13 +79,19 @@ class HttpReceiver:
 
     async def receive(self, request: Request) -> Response:
         """Answer when every message of the request is durable; else none of them is taken."""
-        if not self._may(request):
-            return _unauthorized()
+        from starlette.requests import ClientDisconnect  # noqa: PLC0415
+
+        if (refusal := self._turn_away(request)) is not None:
+            return refusal
         try:
             key = _parse_key(request.headers.get("idempotency-key"))
-            body = await self._read(request)
-            messages = _split(body, request.headers.get("content-type", ""), self._limits.max_message_bytes)
-            appended = await asyncio.wrap_future(self._inbox.append(messages, key=key))
+            with self._memory.hold(self._expect(request)):
+                body = await self._read(request)
+                messages = split(body, request.headers.get("content-type", ""), self._limits)
+                with self._memory.hold(len(messages) * _MESSAGE_BYTES):
+                    appended = await asyncio.wrap_future(self._inbox.append(messages, key=key))
+        except ClientDisconnect:
+            return _answer(_LEFT, None)
         except SlackwaterError as error:
             return self._refuse(error)
         count = appended.last - appended.first + 1
@@ -81,41 +105,54 @@ class HttpReceiver:
         return _answer(503, {"status": "failing", "error": {"code": hindrance.code}})
 
     async def counters(self, request: Request) -> Response:
-        if not self._may(request):
-            return _unauthorized()
+        if (refusal := self._turn_away(request)) is not None:
+            return refusal
         return _answer(200, count(self._inbox))
 
-    def _may(self, request: Request) -> bool:
-        if self._token is None:
-            return True
-        given = request.headers.get("authorization", "").encode("latin-1")
-        return hmac.compare_digest(given, b"Bearer " + self._token)
+    def _turn_away(self, request: Request) -> Response | None:
+        """Refuse those who do not know the token; where there is none, web pages: a browser on this machine sends."""
+        if self._token is not None:
+            given = request.headers.get("authorization", "").encode("latin-1")
+            return None if hmac.compare_digest(given, b"Bearer " + self._token) else _unauthorized()
+        if "origin" not in request.headers:
+            return None
+        error = InvalidInput(
+            "a web page may not send here: the request has an Origin",
+            code="receive.web_page",
+            hint=f"set {TOKEN_VARIABLE}, and let the page say Authorization: Bearer TOKEN",
+        )
+        return _refusal(403, error)
 
-    async def _read(self, request: Request) -> bytes:
-        """Read a body up to the limit; memory for it is set aside before."""
+    def _expect(self, request: Request) -> int:
+        """Tell how many bytes a body has at most. Where it comes in chunks, a length that is said means nothing."""
         length = request.headers.get("content-length", "")
         limit = self._limits.max_body_bytes
-        if length.isdecimal() and int(length) > limit:
-            raise _too_large(f"a body may have {limit} bytes")
-        reserved = int(length) if length.isdecimal() else limit
-        if self._reading_bytes and self._reading_bytes + reserved > _READING_BYTES:
-            raise Unavailable(
-                "too many requests are being read at once", code="inbox.full", hint="send it again in a moment"
-            )
-        self._reading_bytes += reserved
+        if not length.isdecimal() or "transfer-encoding" in request.headers:
+            return limit
+        if int(length) > limit:
+            raise too_large(f"a body may have {limit} bytes")
+        return int(length)
+
+    async def _read(self, request: Request) -> bytes:
+        limit = self._limits.max_body_bytes
+        chunks, size = [], 0
         try:
-            chunks, size = [], 0
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > limit:
-                    raise _too_large(f"a body may have {limit} bytes")
-                chunks.append(chunk)
-            return b"".join(chunks)
-        finally:
-            self._reading_bytes -= reserved
+            async with asyncio.timeout(self._limits.timeout_s):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > limit:
+                        raise too_large(f"a body may have {limit} bytes")
+                    chunks.append(chunk)
+        except TimeoutError:
+            raise Unavailable(
+                f"nothing of this request was taken: its body took longer than {self._limits.timeout_s:g} s",
+                code="receive.too_slow",
+                hint="send less at once; --timeout of slackwater receive http is the limit",
+            ) from None
+        return b"".join(chunks)
 
     def _refuse(self, error: SlackwaterError) -> Response:
-        if isinstance(error, _TooLarge):
+        if isinstance(error, TooLarge):
             self._inbox.refuse(oversized=1)
             return _refusal(413, error)
         if isinstance(error, InvalidInput):
@@ -123,10 +160,12 @@ class HttpReceiver:
             return _refusal(400, error)
         if isinstance(error, Conflict) and error.code == "inbox.key_reused":
             return _refusal(422, error)
+        if error.code == "receive.too_slow":
+            return _refusal(408, error, Connection="close")
         if error.code == "inbox.full":
-            return _refusal(429, error, retry_after_s=1)
+            return _refusal(429, error, **{"Retry-After": "1"})
         full_disk = "No space left" in error.message
-        return _refusal(507 if full_disk else 503, error, retry_after_s=5)
+        return _refusal(507 if full_disk else 503, error, **{"Retry-After": "5"})
 
 
 def count(inbox: Inbox) -> dict[str, Any]:
@@ -137,8 +176,8 @@ def count(inbox: Inbox) -> dict[str, Any]:
         "inbox": known.uid,
         "position": known.last,
         "dropped": known.dropped,
-        "held": known.last - known.dropped,
-        "held_bytes": known.total_bytes - known.dropped_bytes,
+        "held": known.held,
+        "held_bytes": known.held_bytes,
         "garbage": garbage,
         "oversized": oversized,
         "repeated": known.repeated,
@@ -159,47 +198,14 @@ def _parse_key(text: str | None) -> bytes | None:
     return b"h" + key
 
 
-def _split(body: bytes, content_type: str, max_message_bytes: int) -> list[bytes]:
-    """Split a body into messages, each of them JSON; one document, or one a line."""
-    many = _NDJSON.match(content_type) is not None
-    messages = [line for line in map(bytes.strip, body.split(b"\n")) if line] if many else [body.strip()]
-    if not messages:
-        raise _garbage("there is no message in it", many)
-    for number, message in enumerate(messages, 1):
-        if len(message) > max_message_bytes:
-            raise _too_large(f"a message may have {max_message_bytes} bytes, and number {number} has {len(message)}")
-        try:
-            msgspec.json.decode(message)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise _garbage(f"message {number} is not JSON: {error}", many) from None
-    return messages
-
-
-def _garbage(why: str, many: bool) -> InvalidInput:
-    hint = (
-        "each line is one JSON document" if many else "for one document a line, say Content-Type: application/x-ndjson"
-    )
-    return InvalidInput(f"nothing of this request was taken: {why:.200}", code="receive.garbage", hint=hint)
-
-
-def _too_large(why: str) -> _TooLarge:
-    return _TooLarge(
-        f"nothing of this request was taken: {why}",
-        code="receive.too_large",
-        hint="send less at once; --max-body and --max-message of slackwater receive http are the limits",
-    )
-
-
 def _answer(status: int, content: Any, headers: dict[str, str] | None = None) -> Response:
     from starlette.responses import Response  # noqa: PLC0415
 
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
-def _refusal(status: int, error: SlackwaterError, retry_after_s: int | None = None) -> Response:
-    headers = {"Retry-After": str(retry_after_s)} if retry_after_s is not None else None
-    facts = {"code": error.code, "message": error.message, "hint": error.hint}
-    return _answer(status, {"error": facts}, headers)
+def _refusal(status: int, error: SlackwaterError, **headers: str) -> Response:
+    return _answer(status, {"error": describe(error)}, headers)
 
 
 def _unauthorized() -> Response:
@@ -261,8 +267,12 @@ def serve(
     """Receive at a socket until a signal comes, and return it."""
     import uvicorn  # noqa: PLC0415 - an extra
 
+    from .http_connections import Seldom, limit_connections  # noqa: PLC0415
+
+    limits = limits or HttpLimits()
     config = uvicorn.Config(
         HttpReceiver(inbox, limits, token=token).app(),
+        http=limit_connections(limits.timeout_s),
         access_log=False,
         log_config=None,
         log_level="warning",
@@ -271,6 +281,10 @@ def serve(
         timeout_graceful_shutdown=_GRACE_S,
         h11_max_incomplete_event_size=64 * KIB,
     )
+
+    seldom = Seldom()
+    for name in ("asyncio", "uvicorn.error"):
+        logging.getLogger(name).addFilter(seldom)
 
     async def receive(stop: Stop) -> None:
         server = _quiet(uvicorn.Server)(config)

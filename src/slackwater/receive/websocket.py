@@ -5,36 +5,38 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import random
-import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from ..errors import InvalidInput, SlackwaterError, Unavailable
-from ..incremental.inbox import Appended, Inbox, Session
+from ..incremental.inbox import Inbox
+from ..incremental.inbox_batch import Appended, Session
 from ..settings import MIB
+from .messages import find_position
 from .stopping import Stop, run_until_stopped
 
 if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
+    from .websocket_connection import Connection
 
 logger = logging.getLogger("slackwater")
 
 POSITION = "{position}"
-_STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[([0-9]+)\]|\['([^']*)'\]|\[\"([^\"]*)\"\]")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _PING_S = 20.0
 # What is on its way to the disk: beyond this nothing is read, and the upstream has to wait.
 _WAITING_MESSAGES, _WAITING_BYTES = 10_000, 32 * MIB
 # What the library takes into memory at all; a message above that ends the connection.
 _HARD_LIMIT_BYTES = 64 * MIB
-_MAX_TOKEN = 1024
 _TOO_BIG = 1009
 _LOOK_S, _AGAIN_S = 0.01, 0.3
 
@@ -44,40 +46,23 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     subscribe: tuple[str, ...] = ()
-    # Keys and places on the way to the position token; None: messages have none.
-    position: tuple[str | int, ...] | None = None
+    # Keys and places on the way to a message's position; None: messages have none.
+    position_path: tuple[str | int, ...] | None = None
     # What {position} stands for before the first message.
     first_position: str = "0"
     max_message_bytes: int = 1 * MIB
-    token: str | None = None
-
-
-def parse_path(text: str) -> tuple[str | int, ...]:
-    """Parse a plain JSON path.
-
-    >>> parse_path("$.data[0]['seq no']")
-    ('data', 0, 'seq no')
-    """
-    steps: list[str | int] = []
-    at = 1
-    while text.startswith("$") and at < len(text) and (match := _STEP.match(text, at)) is not None:
-        steps.append(int(match[2]) if match[2] is not None else next(g for g in match.groups() if g is not None))
-        at = match.end()
-    if not steps or at != len(text):
-        raise InvalidInput(
-            f"{text[:100]!r} is no path to a position",
-            code="receive.bad_path",
-            hint="--position '$.seq', or '$.data[0].id'",
-        )
-    return tuple(steps)
+    # Said as a bearer token.
+    secret: str | None = None
 
 
 def check_url(url: str) -> str:
     """Refuse what is no WebSocket address, before anything is opened."""
+    from websockets.exceptions import InvalidURI  # noqa: PLC0415 - an extra
+    from websockets.uri import parse_uri  # noqa: PLC0415
+
     try:
-        parts = urlsplit(url)
-        sound = parts.scheme in ("ws", "wss") and bool(parts.hostname)
-    except ValueError:
+        sound = bool(parse_uri(url).host.encode("idna"))
+    except (ValueError, InvalidURI):
         sound = False
     if not sound:
         raise InvalidInput(
@@ -86,25 +71,6 @@ def check_url(url: str) -> str:
             hint="slackwater receive ws DIR wss://example.com/feed",
         )
     return url
-
-
-def find_token(message: str | bytes, path: Sequence[str | int]) -> str | None:
-    """Find the position token of a message: a text or a whole number; None where there is none.
-
-    >>> find_token('{"seq": 7}', ["seq"]), find_token('{"type": "hello"}', ["seq"])
-    ('7', None)
-    """
-    found: Any = msgspec.json.decode(message)
-    for step in path:
-        if isinstance(found, dict) and isinstance(step, str):
-            found = found.get(step)
-        elif isinstance(found, list) and isinstance(step, int):
-            found = found[step] if step < len(found) else None
-        else:
-            return None
-    if isinstance(found, bool) or not isinstance(found, str | int):
-        return None
-    return str(found) if len(str(found)) <= _MAX_TOKEN else None
 
 
 def fill(template: str, position: str) -> str:
@@ -118,7 +84,7 @@ def fill(template: str, position: str) -> str:
 
 class _Pending(msgspec.Struct):
     content: bytes
-    token: str | None
+    position: str | None
     done: Future[Appended]
 
 
@@ -134,7 +100,9 @@ class WebSocketReceiver:
         # Whether the inbox had no room: what comes after must not overtake, but what it took before still counts.
         self._blocked = False
         self._came = asyncio.Event()
-        self._last_at_ms = 0
+        self._began_at_ms = inbox.now_ms()
+        # By the loop's clock; infinity while there is no room, and the upstream has to wait.
+        self._reading_since_s = 0.0
 
     async def receive(self) -> None:
         """Connect again and again, with longer and longer waits as long as nothing comes."""
@@ -159,93 +127,119 @@ class WebSocketReceiver:
 
     async def _connected(self) -> str:
         """Receive over one connection; return why it ended."""
-        from websockets.asyncio.client import connect  # noqa: PLC0415 - an extra
         from websockets.exceptions import WebSocketException  # noqa: PLC0415
 
-        wanted = self._subscription
-        headers = {"Authorization": f"Bearer {wanted.token}"} if wanted.token else {}
-        position = self._inbox.description.token or wanted.first_position
-        url = wanted.url.replace(POSITION, quote(position, safe=""))
-        why, lost = "the upstream could not be reached", False
+        position = self._inbox.description.token or self._subscription.first_position
+        until_ms: int | None = None
         try:
-            async with connect(
-                url,
-                additional_headers=headers,
-                max_size=_HARD_LIMIT_BYTES,
-                max_queue=64,
-                ping_interval=_PING_S,
-                ping_timeout=_PING_S,
-            ) as connection:
-                for message in wanted.subscribe:
-                    await connection.send(fill(message, position))
-                await asyncio.wrap_future(self._inbox.begin_receiving())
-                logger.info("connected to %s, after position %s", without_secrets(url), position)
-                why, lost = await self._follow(connection)
-        except (OSError, TimeoutError, WebSocketException) as error:
-            why, lost = f"{why} ({type(error).__name__})", True  # its text may have the address, and in that a secret
+            connection = await self._connect(position)
+        except (OSError, TimeoutError, ValueError, WebSocketException) as error:
+            # A ValueError is an address that is none: the upstream may redirect to anything.
+            # Its text may have the address, and in that a secret.
+            why = f"the upstream could not be reached ({type(error).__name__})"
+        else:
+            async with connection:
+                why, until_ms = await self._follow(connection, position)
         await self._drain()
-        if self._inbox.description.away is None and self._inbox.failure is None:
-            # A connection may be dead for some time before that shows.
-            since = max(self._last_at_ms, self._inbox.now_ms() - round(2000 * _PING_S)) if lost else None
-            await asyncio.wrap_future(self._inbox.end_receiving(why, since))
+        if until_ms is None and self._inbox.description.alive_at_ms is None:
+            until_ms = self._began_at_ms  # There was never a message; after a kill, the inbox knows until when.
+        if until_ms is not None and self._inbox.failure is None:
+            await self._say(partial(self._inbox.end_receiving, why, until_ms))
         return why
 
-    async def _follow(self, connection: ClientConnection) -> tuple[str, bool]:
-        """Take what comes, until it ends; return why, and whether that may have been some time ago."""
+    async def _connect(self, position: str) -> Connection:
+        from websockets.asyncio.client import connect  # noqa: PLC0415
+
+        from .websocket_connection import Connection  # noqa: PLC0415
+
+        secret = self._subscription.secret
+        connection = await connect(
+            self._subscription.url.replace(POSITION, quote(position, safe="")),
+            additional_headers={"Authorization": f"Bearer {secret}"} if secret else {},
+            max_size=_HARD_LIMIT_BYTES,
+            max_queue=64,
+            ping_interval=_PING_S,
+            ping_timeout=None,  # _watch is for that
+            create_connection=Connection,
+        )
+        return cast(Connection, connection)
+
+    async def _follow(self, connection: Connection, position: str) -> tuple[str, int | None]:
+        """Subscribe, and take what comes until it ends; return why, and until when messages were received, if any."""
         from websockets.exceptions import ConnectionClosed  # noqa: PLC0415
 
-        self._last_at_ms = self._inbox.now_ms()
+        address = without_secrets(self._subscription.url)
+        began_at_ms: int | None = None
         asked = asyncio.create_task(self._stop.asked.wait())
+        watching = asyncio.create_task(self._watch(connection))
         try:
+            for message in self._subscription.subscribe:
+                await connection.send(fill(message, position))
+            await self._say(self._inbox.begin_receiving)
+            logger.info("connected to %s, after position %a", address, position[:100])
+            began_at_ms = self._inbox.now_ms()
             while True:
                 coming = asyncio.create_task(connection.recv())
                 await asyncio.wait([coming, asked], return_when=asyncio.FIRST_COMPLETED)
                 if not coming.done():
                     coming.cancel()
                     await asyncio.gather(coming, return_exceptions=True)
-                    return "the receiver was stopped", False
-                self._last_at_ms = self._inbox.now_ms()
+                    return "the receiver was stopped", self._inbox.now_ms()
                 await self._take(coming.result())
         except ConnectionClosed as closed:
+            why = "the connection was lost"
             if closed.sent is not None and closed.sent.code == _TOO_BIG:
                 self._inbox.refuse(oversized=1)
-                return "a message was too large for the connection", False
-            if closed.rcvd is not None:
-                return f"the upstream has closed the connection ({closed.rcvd.code})", False
-            return "the connection was lost", True
+                why = f"a message had more than {_HARD_LIMIT_BYTES} bytes"
+            elif closed.rcvd is not None:
+                why = f"the upstream has closed the connection ({closed.rcvd.code})"
+            # A connection may be dead for some time before that shows.
+            quiet_s = asyncio.get_running_loop().time() - connection.heard_at_s
+            heard_at_ms = self._inbox.now_ms() - round(1000 * quiet_s)
+            return why, max(began_at_ms, heard_at_ms) if began_at_ms is not None else None
         finally:
             asked.cancel()
+            watching.cancel()
+
+    async def _watch(self, connection: Connection) -> None:
+        """Break a connection over which nothing comes, not even a pong, unless it is we who do not read."""
+        loop = asyncio.get_running_loop()
+        while loop.time() - max(connection.heard_at_s, self._reading_since_s) < 2 * _PING_S:
+            await asyncio.sleep(_PING_S / 10)
+        connection.transport.abort()
 
     async def _take(self, message: str | bytes) -> None:
         content = message.encode() if isinstance(message, str) else message
-        token: str | None = None
+        position: str | None = None
         if len(content) > self._subscription.max_message_bytes:
             self._inbox.refuse(oversized=1)
             return
-        if self._subscription.position is not None:
+        if self._subscription.position_path is not None:
             try:
-                token = find_token(message, self._subscription.position)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                position = find_position(message, self._subscription.position_path)
+            except ValueError:
                 self._inbox.refuse(garbage=1)
                 return
-        self._waiting.append(_Pending(content, token, self._append(content, token)))
+        self._waiting.append(_Pending(content, position, self._append(content, position)))
         self._waiting_bytes += len(content)
         self._came.set()
         while len(self._waiting) >= _WAITING_MESSAGES or self._waiting_bytes >= _WAITING_BYTES:
             if self._ends():
                 return
+            self._reading_since_s = math.inf
             await asyncio.sleep(_LOOK_S)
+            self._reading_since_s = asyncio.get_running_loop().time()
 
-    def _append(self, content: bytes, token: str | None) -> Future[Appended]:
+    def _append(self, content: bytes, position: str | None) -> Future[Appended]:
         """Append, behind all that came before; the same position with other content is another message.
 
-        An upstream may begin to count anew, so a lower position is not taken for a repeated one.
+        An upstream may begin to count anew, or give one position to several messages: the key has the content, too.
         """
-        key = b"p" + token.encode() if token is not None else None
+        key = b"p" + sha256(content).digest() + position.encode() if position is not None else None
         try:
             if self._blocked:
                 raise Unavailable("a message before this one was not taken", code="inbox.overtaken")
-            return self._inbox.append([content], key=key, token=token, other="take", session=self._session)
+            return self._inbox.append([content], key=key, token=position, session=self._session)
         except SlackwaterError as error:
             self._blocked = True
             failed: Future[Appended] = Future()
@@ -270,10 +264,20 @@ class WebSocketReceiver:
                 await asyncio.sleep(_AGAIN_S)
                 self._session, self._blocked = Session(), False
                 for pending in self._waiting:
-                    pending.done = self._append(pending.content, pending.token)
+                    pending.done = self._append(pending.content, pending.position)
                 continue
             self._waiting.popleft()
             self._waiting_bytes -= len(oldest.content)
+
+    async def _say(self, say: Callable[[], Future[None]]) -> None:
+        """Tell the inbox whether messages come, once its disk has room for that."""
+        while True:
+            try:
+                return await asyncio.wrap_future(say())
+            except Unavailable:
+                if self._stop.asked.is_set():
+                    return None
+                await self._rest(_AGAIN_S)
 
     async def _drain(self) -> None:
         """Wait until all that came is durable, unless it is time to end and the inbox takes nothing."""
@@ -291,8 +295,13 @@ class WebSocketReceiver:
 
 
 def without_secrets(url: str) -> str:
+    """Tell where a URL leads, without a password, and without the path and the query, where providers have their keys.
+
+    >>> without_secrets("wss://me:hush@example.com:444/hush?key=hush")
+    'wss://example.com:444'
+    """
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def follow(inbox: Inbox, subscription: Subscription, *, ready: Callable[[], None] = lambda: None) -> int | None:

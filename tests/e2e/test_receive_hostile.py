@@ -1,0 +1,142 @@
+"""The HTTP receiver and senders that mean no good: slow, silent, many, large, or a web page."""
+
+from __future__ import annotations
+
+import logging
+import re
+import resource
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from slackwater.receive.http_connections import Seldom, limit_connections
+from tests.crash.receivers import NDJSON, Receiver, get, post
+
+CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., socket.socket]]:
+    made: list[socket.socket] = []
+
+    def start(port: int, data: bytes = b"") -> socket.socket:
+        made.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S))
+        with suppress(ConnectionError):  # it may be refused before all is sent
+            made[-1].sendall(data)
+        return made[-1]
+
+    yield start
+    for connection in made:
+        connection.close()
+
+
+def peak_mib(receiver: Receiver) -> int:
+    status = Path(f"/proc/{receiver.process.pid}/status").read_text(encoding="utf-8")
+    (kib,) = re.findall(r"VmHWM:\s+(\d+)", status)
+    return int(kib) // 1024
+
+
+def wait_for_200(port: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            status, answer = post(port, b"1")
+        except OSError as error:
+            status, answer = 0, error
+        if status == 200:
+            return
+        assert time.monotonic() < deadline, (status, answer)
+        time.sleep(0.1)
+
+
+def test_slow_bodies_are_given_up_and_others_are_heard_again(receive, connect):
+    receiver, port = receive("--timeout", 3)
+    slow = [connect(port, CHUNKED + b"\r\n1\r\n1\r\n") for _ in range(16)]
+    wait_for_200(port)
+    assert all(connection.recv(1000).startswith(b"HTTP/1.1 408 ") for connection in slow)
+    assert receiver.end()[0] == 0
+    assert "Traceback" not in receiver.words
+
+
+def test_a_sender_that_leaves_amid_its_body_is_no_error_of_the_receiver(receive, connect):
+    receiver, port = receive()
+    connect(port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n123").close()
+    wait_for_200(port)
+    assert receiver.end()[0] == 0
+    assert "Traceback" not in receiver.words
+
+
+def test_silent_connections_are_closed_and_cannot_take_all_descriptors(receive, connect):
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, allowed[1]))
+    try:
+        receiver, port = receive("--timeout", 5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    # Half of them begin a request, and never end it.
+    silent = [connect(port, b"P" * (number % 2)) for number in range(150)]
+    # The first beyond the limit: before a later one is made, a busy machine may have closed some of those before it.
+    assert silent[50].recv(100).startswith(b"HTTP/1.1 503 ")
+    wait_for_200(port)
+    assert [connection for connection in silent if not ended(connection)] == []
+    assert receiver.end()[0] == 0
+    assert len(receiver.words.splitlines()) < 30, receiver.words
+
+
+def ended(connection: socket.socket) -> bool:
+    """Wait for the end of a connection, whatever is said before it."""
+    try:
+        while connection.recv(1000):
+            pass
+    except ConnectionError:
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_so_many_connections_are_taken_as_leave_half_of_the_descriptors(monkeypatch):
+    for descriptors, most in [(100, 50), (20_000, 1000), (resource.RLIM_INFINITY, 1000)]:
+        monkeypatch.setattr(resource, "getrlimit", lambda _, allowed=descriptors: (allowed, allowed))
+        assert limit_connections(1.0).most == most
+
+
+def test_one_line_of_the_log_comes_once_a_minute():
+    seldom = Seldom()
+    lines = [logging.makeLogRecord({"msg": f"no descriptor\nsocket {number}"}) for number in range(9)]
+    assert [seldom.filter(line) for line in lines] == [True] + 8 * [False]
+    assert seldom.filter(logging.makeLogRecord({"msg": "another"}))
+
+
+def test_memory_is_bounded_whatever_length_is_said_and_however_small_messages_are(receive, connect):
+    receiver, port = receive()
+    assert post(port, b"1")[0] == 200
+    before = peak_mib(receiver)
+    lying = CHUNKED + b"Content-Length: 1\r\n\r\n7f0000\r\n" + 0x7F0000 * b"1"
+    for connection in [connect(port, lying) for _ in range(60)]:
+        connection.close()
+    wait_for_200(port)
+    assert peak_mib(receiver) - before < 256
+    status, answer = post(port, 4 * 1024 * 1024 * b"1\n", Content_Type=NDJSON)
+    assert (status, answer["error"]["code"]) == (413, "receive.too_large"), answer
+    assert "100000 lines" in answer["error"]["message"]
+    assert post(port, 100_000 * b"1\n", Content_Type=NDJSON)[1]["accepted"] == 100_000
+    assert peak_mib(receiver) - before < 256
+
+
+def test_a_web_page_cannot_send_to_a_receiver_without_a_token(receive):
+    page = {"Origin": "https://evil.example", "Content_Type": "text/plain"}
+    receiver, port = receive()
+    status, answer = post(port, b"1", **page)
+    assert (status, answer["error"]["code"]) == (403, "receive.web_page")
+    assert get(port, "/counters", Origin="null")[0] == 403
+    assert get(port, "/counters")[1]["position"] == 0
+    assert receiver.end()[0] == 0
+    _, port = receive(SLACKWATER_RECEIVE_TOKEN="hush")
+    assert post(port, b"1", **page)[0] == 401
+    assert post(port, b"1", Authorization="Bearer hush", **page)[0] == 200

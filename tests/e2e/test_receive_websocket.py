@@ -1,0 +1,272 @@
+"""The WebSocket receiver against servers that repeat themselves, stall, redirect and send what they should not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+from slackwater.errors import Unavailable
+from slackwater.incremental.inbox import Inbox, Limits
+from slackwater.incremental.inbox_reader import read_messages, read_published
+from slackwater.receive import websocket
+from slackwater.receive.stopping import Stop
+from slackwater.receive.websocket import Subscription, WebSocketReceiver
+
+PATIENCE_S = 30
+
+
+@asynccontextmanager
+async def following(
+    inbox: Inbox,
+    handle: Callable[[ServerConnection], Awaitable[None]],
+    *,
+    url: str = "ws://127.0.0.1:{port}/",
+    **wanted: Any,
+) -> AsyncIterator[None]:
+    """Run a receiver in this process, against a server that treats each connection by ``handle``."""
+    stop = Stop(inbox)
+    async with serve(handle, "127.0.0.1", 0) as server:
+        port = next(iter(server.sockets)).getsockname()[1]
+        subscription = Subscription(url=url.format(port=port), **wanted)
+        receiving = asyncio.create_task(WebSocketReceiver(inbox, subscription, stop).receive())
+        try:
+            yield
+        finally:
+            stop.asked.set()
+            await receiving
+            inbox.close()
+
+
+async def until(said: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not said():
+            await asyncio.sleep(0.02)
+
+
+def kept(folder: Path) -> list[Any]:
+    published = read_published(folder)
+    chunks = read_messages(folder, published.inbox, published.dropped, published.position)
+    return [json.loads(message.content) for chunk in chunks for message in chunk]
+
+
+def test_two_messages_at_one_position_are_taken_once_each_however_often_they_are_replayed(tmp_path):
+    messages = [{"seq": seq, "part": part} for seq in (1, 2) for part in "ab"]
+    inbox = Inbox(tmp_path / "inbox")
+    connections = 0
+
+    async def replay_all(connection: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        for message in messages:
+            await connection.send(json.dumps(message))
+
+    async def main() -> None:
+        async with following(inbox, replay_all, position_path=("seq",)):
+            await until(lambda: inbox.description.repeated >= 8)
+
+    asyncio.run(main())
+    assert connections >= 3
+    assert kept(tmp_path / "inbox") == messages
+
+
+class Told(Inbox):
+    """An inbox that remembers since when it was told that nothing is received."""
+
+    ends: list[int | None]
+
+    def end_receiving(self, why: str, since_ms: int | None = None) -> Future[None]:
+        self.ends = [*getattr(self, "ends", []), since_ms]
+        return super().end_receiving(why, since_ms)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_gap_begins_when_the_connection_ended_however_long_its_messages_then_wait_for_room(tmp_path, closed):
+    inbox = Told(tmp_path / "inbox", Limits(max_messages=5))
+    pinged_at, left = 0.0, False
+
+    async def send_and_leave(connection: ServerConnection) -> None:
+        nonlocal pinged_at, left
+        if left:
+            await connection.wait_closed()
+            return
+        for number in range(10):
+            await connection.send(str(number))
+        pinged_at = time.time()
+        await (await connection.ping())
+        if closed:
+            await connection.close()
+        else:
+            connection.transport.abort()
+        left = True
+
+    async def main() -> float:
+        async with following(inbox, send_and_leave):
+            # With a message kept, receiving has begun, however slow the disk: before that there is no gap.
+            await until(lambda: left and inbox.description.last == 5)
+            await asyncio.sleep(1.5)
+            released_at = time.time()
+            inbox.drop_through(5)
+            await until(lambda: inbox.description.gaps >= 1)
+        return released_at
+
+    released_at = asyncio.run(main())
+    since_ms = inbox.ends[0]
+    assert since_ms is not None and pinged_at - 0.1 < since_ms / 1000 < released_at
+
+
+def test_a_kill_is_not_forgotten_when_the_upstream_cannot_be_reached_after_it(tmp_path, caplog):
+    inbox = Inbox(tmp_path / "inbox")
+    inbox.begin_receiving().result()
+    alive_at_ms = inbox.description.alive_at_ms
+    shutil.copytree(tmp_path / "inbox", tmp_path / "killed")  # as a kill leaves it: nobody has said a word
+    inbox.close()
+    inbox = Inbox(tmp_path / "killed")
+
+    async def main() -> None:
+        async with following(inbox, ServerConnection.wait_closed, url="ws://127.0.0.1:9/"):
+            await until(lambda: "could not be reached" in caplog.text)
+
+    asyncio.run(main())
+    assert (inbox.description.alive_at_ms, inbox.description.away) == (alive_at_ms, None)
+
+
+def test_an_upstream_waits_for_a_full_inbox_for_as_long_as_it_takes(tmp_path, monkeypatch):
+    monkeypatch.setattr(websocket, "_PING_S", 0.2)  # how often the connection pings
+    monkeypatch.setattr(websocket, "_WAITING_MESSAGES", 50)
+    inbox = Inbox(tmp_path / "inbox", Limits(max_messages=50))
+    connections, count = 0, 400
+
+    async def send_all(connection: ServerConnection) -> None:
+        nonlocal connections
+        connections += 1
+        monkeypatch.setattr(websocket, "_PING_S", 5)  # while messages flow, a busy machine is no reason to be left
+        for number in range(count):
+            await connection.send(json.dumps([number, "x" * 50_000]))
+        await connection.wait_closed()
+
+    async def main() -> list[int]:
+        numbers: list[int] = []
+        async with following(inbox, send_all):
+            await until(lambda: inbox.description.last == 50)
+            await asyncio.sleep(1)  # by then it reads no more
+            monkeypatch.setattr(websocket, "_PING_S", 0.2)
+            await asyncio.sleep(2)  # several times as long as an upstream may be silent
+            monkeypatch.setattr(websocket, "_PING_S", 5)
+            while len(numbers) < count:
+                await until(lambda: inbox.description.last > inbox.description.dropped)
+                numbers += [number for number, _ in await asyncio.to_thread(kept, tmp_path / "inbox")]
+                await asyncio.wrap_future(inbox.drop_through(len(numbers)))
+        return numbers
+
+    assert asyncio.run(main()) == list(range(count))
+    assert connections == 1
+
+
+def test_an_upstream_that_says_nothing_and_answers_no_ping_is_left(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(websocket, "_PING_S", 0.2)
+    inbox = Inbox(tmp_path / "inbox")
+
+    async def freeze(connection: ServerConnection) -> None:
+        connection.transport.pause_reading()
+        await until(lambda: "the connection was lost" in caplog.text)
+        connection.transport.abort()
+
+    async def main() -> None:
+        async with following(inbox, freeze):
+            await until(lambda: "the connection was lost" in caplog.text)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("location", ["ws://x:99999/", "ws://[::1/", "ws://a..b/", "http://x/", f"ws://{'a' * 70}.b/"])
+def test_a_redirect_to_nowhere_is_an_upstream_that_cannot_be_reached(tmp_path, caplog, location):
+    inbox = Inbox(tmp_path / "inbox")
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_server(redirect, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with following(inbox, ServerConnection.wait_closed, url=f"ws://127.0.0.1:{port}/"):
+                await until(lambda: caplog.text.count("the upstream could not be reached") >= 2)
+
+    asyncio.run(main())
+
+
+def test_a_message_beyond_all_bounds_is_counted_and_said_even_before_all_is_subscribed(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(websocket, "_HARD_LIMIT_BYTES", 1000)
+    inbox = Inbox(tmp_path / "inbox")
+
+    async def send_too_much(connection: ServerConnection) -> None:
+        await connection.send(2000 * "x")
+        await connection.wait_closed()
+
+    async def main() -> None:
+        async with following(inbox, send_too_much, subscribe=("{}", "{}")):
+            await until(lambda: inbox.refused[1] >= 2)
+
+    asyncio.run(main())
+    assert inbox.refused[0] == 0
+    assert caplog.text.count("a message had more than 1000 bytes") >= 1
+    assert "could not be reached" not in caplog.text
+
+
+def test_neither_keys_in_the_url_nor_what_the_upstream_calls_a_position_reach_a_terminal_as_they_are(tmp_path, caplog):
+    caplog.set_level("INFO")
+    inbox = Inbox(tmp_path / "inbox")
+    inbox.append([b"1"], token="\x1b[31m\nall is well").result()
+
+    async def leave(connection: ServerConnection) -> None:
+        pass
+
+    async def main() -> None:
+        async with following(inbox, leave, url="ws://me:hush@127.0.0.1:{port}/hush?hush"):
+            await until(lambda: "has closed the connection" in caplog.text)
+
+    asyncio.run(main())
+    own = "\n".join(record.getMessage() for record in caplog.records if record.name == "slackwater")
+    assert "hush" not in own and "\x1b" not in own
+    assert r"after position '\x1b[31m\nall is well'" in own
+
+
+class Hindered(Inbox):
+    """An inbox whose disk is full when it is told, for the first time, that messages come, or that they do not."""
+
+    hindered = 0
+
+    def _do(self, work: Any) -> Future[None]:
+        if self.hindered in (0, 2):
+            failed: Future[None] = Future()
+            failed.set_exception(Unavailable("No space left on device", code="keyed.unavailable"))
+            self.hindered += 1
+            return failed
+        self.hindered += 1
+        return super()._do(work)
+
+
+def test_a_full_disk_at_the_begin_or_the_end_of_a_connection_does_not_end_the_receiver(tmp_path):
+    inbox = Hindered(tmp_path / "inbox")
+
+    async def leave(connection: ServerConnection) -> None:
+        await connection.send("1")
+
+    async def main() -> None:
+        async with following(inbox, leave):
+            await until(lambda: inbox.description.gaps >= 1)
+
+    asyncio.run(main())
+    assert inbox.hindered >= 4
