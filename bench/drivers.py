@@ -23,16 +23,7 @@ class Driver:
         self.log = Log(self.store, self.world, settings)
         recovery.claim(self.store, self.log, self.world, pipeline="bench", driver="bench", sinks={})
         self._checkpointer = Checkpointer(
-            store=self.store,
-            log=self.log,
-            world=self.world,
-            settings=settings,
-            pipeline="bench",
-            pipeline_hash=None,
-            query=None,
-            sinks={},
-            holdings={},
-            settlement=None,
+            store=self.store, log=self.log, world=self.world, settings=settings, pipeline="bench"
         )
 
     def checkpoint(self, cut: Cut) -> Report:

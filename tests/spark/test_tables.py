@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime
 import json
 import shutil
+import threading
+from concurrent.futures import Future
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import slackwater as sw
+from slackwater.incremental.inbox import Inbox
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.pipeline.query import PipelineQuery
 from slackwater.pipeline.sinks.files_reader import read_committed
 from slackwater.pipeline.tables.table import Table
 from slackwater.recovery import load_manifest
-from tests.spark.trickle import Trickle
+from slackwater.spark.plan import pipeline_hash
+from tests.spark.trickle import Trickle, eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,10 +55,10 @@ class Risks:
     def joined(self, how: str = "left") -> DataFrame:
         return self.made.join(self.trickle.rows(), "id", how)
 
-    def start(self, frame: DataFrame | None = None, **options: Any) -> PipelineQuery:
+    def start(self, frame: DataFrame | None = None, name: str = "risks", **options: Any) -> PipelineQuery:
         return (
             sw.writeStream(self.joined() if frame is None else frame)
-            .queryName("risks")
+            .queryName(name)
             .options(store=str(self.folder / "store"), workdir=str(self.folder / "work"), **options)
             .to("out", sw.FileSink(self.folder / "out"))
             .start()
@@ -189,6 +193,16 @@ def test_a_null_key_matches_nothing(risks: Risks) -> None:
     assert risks.out() == [(1, "low"), (None, None)]
 
 
+def test_a_key_beyond_the_tables_type_matches_nothing_and_stops_nothing(risks: Risks) -> None:
+    risks.change({1: "low"})
+    risks.made = risks.table(schema="id int, risk string")
+    query = risks.start()
+    risks.trickle.drop([1, 2**40])
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low"), (2**40, None)]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
@@ -234,6 +248,37 @@ def test_a_table_of_another_shape_is_refused_and_a_missing_one_is_let_go(risks: 
     assert risks.out() == [(1, "low"), (5, "none")]
 
 
+def test_a_second_query_on_a_table_is_refused_before_anything_is_written(risks: Risks) -> None:
+    query = risks.start()
+    with pytest.raises(sw.Conflict, match=r"table\.in_use"):
+        risks.start(name="others")
+    assert not (risks.folder / "store" / "others").exists()
+    risks.change({1: "low"})
+    risks.trickle.drop([1])
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low")]
+    risks.start().stop()
+
+
+def test_a_table_that_is_made_again_leaves_queries_theirs(risks: Risks, spark: SparkSession) -> None:
+    first, frame = risks.made, risks.joined()
+    risks.made = risks.table()
+    with pytest.raises(sw.InvalidInput, match=r"table\.same_name"):
+        risks.start(frame.unionByName(risks.joined()))
+    # It is the same query, whichever it reads: only their rooms differ.
+    hashes = {pipeline_hash(made.join(risks.trickle.rows()), "append", []) for made in (first, risks.made)}
+    assert len(hashes) == 1
+    wholes = {pipeline_hash(made.dataframe(spark), "append", []) for made in (first, risks.made)}
+    assert len(wholes) == 1
+    risks.change({1: "low"})
+    risks.trickle.drop([1])
+    query = risks.start(frame)
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low")]
+
+
 @pytest.mark.parametrize(
     ("make", "code"),
     [
@@ -247,6 +292,8 @@ def test_a_table_of_another_shape_is_refused_and_a_missing_one_is_let_go(risks: 
         (lambda r: r.made.join(r.trickle.rows(), ["id", "id"]), "table.bad_join"),
         (lambda r: r.made.join(r.trickle.rows(), "id", "outer"), "table.bad_join"),
         (lambda r: r.made.join(r.trickle.rows().selectExpr("id", "1 AS risk"), "id"), "table.bad_join"),
+        (lambda r: r.made.join(r.trickle.rows().selectExpr("array(id) AS id"), "id"), "table.bad_join"),
+        (lambda r: r.table(schema="id decimal(10,2), risk string").join(r.trickle.rows()), "table.bad_join"),
     ],
 )
 def test_what_cannot_be_a_table_is_refused(risks: Risks, make: Any, code: str) -> None:
@@ -295,6 +342,69 @@ def test_a_stream_feeds_a_table_and_its_position_comes_back_with_it(spark: Spark
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
 
 
+def streamed(risks: Risks) -> sw.StreamFeed:
+    source = risks.spark.readStream.schema("id bigint, risk string")
+    return sw.StreamFeed(source.json(str(risks.feed)))
+
+
+def stop_feeds(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        if query.name is None:
+            query.stop()
+
+
+def test_a_stream_that_was_stopped_feeds_no_table_and_the_pipeline_says_so(risks: Risks, spark: SparkSession) -> None:
+    risks.change({1: "low"})
+    risks.made = risks.table(feed=(feed := streamed(risks)))
+    query = risks.start()
+    feed.processAllAvailable()
+    risks.trickle.drop([1])
+    query.processAllAvailable()
+    stop_feeds(spark)
+    risks.trickle.drop([1])
+    with pytest.raises(sw.Unavailable, match=r"feed\.failed.*was stopped"):
+        query.processAllAvailable()
+    assert risks.out() == [(1, "low")]
+
+
+@pytest.mark.parametrize("by_whom", ["the pipeline", "somebody else"])
+def test_a_stream_that_is_stopped_before_it_commits_is_waited_for_no_longer(
+    risks: Risks, spark: SparkSession, by_whom: str
+) -> None:
+    feed = streamed(risks)
+    feed.start(risks.folder / "fed")
+    feed._waiting.append((0, []))  # taken, while Spark has nothing to commit
+    told: Future[Any] = Future()
+
+    def read() -> None:
+        try:
+            told.set_result(feed.read({}, risks.made.codec.schema))
+        except BaseException as error:
+            told.set_exception(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    eventually(lambda: not feed._waiting)
+    if by_whom == "the pipeline":
+        feed.stop()
+        assert told.result(30) is None
+    else:
+        stop_feeds(spark)
+        assert isinstance(told.exception(30), sw.Unavailable)
+
+
+def test_a_pipeline_promises_no_more_than_what_feeds_its_tables(risks: Risks, spark: SparkSession) -> None:
+    lines = spark.readStream.format("socket").options(host="127.0.0.1", port=9).load()
+    risks.made = risks.table(feed=sw.StreamFeed(lines.selectExpr("cast(value AS bigint) AS id", "'low' AS risk")))
+    with pytest.raises(sw.Unsupported, match=r"delivery\.weaker.*the source socket cannot replay"):
+        risks.start(delivery="exactly-once")
+
+
+def test_an_inbox_that_nobody_would_acknowledge_cannot_feed_a_table(risks: Risks, spark: SparkSession) -> None:
+    Inbox(risks.folder / "inbox").close()
+    with pytest.raises(sw.Unsupported, match=r"feed\.inbox"):
+        sw.StreamFeed(sw.inbox(spark, risks.folder / "inbox").selectExpr("position AS id", "message AS risk"))
+
+
 def test_a_stream_with_state_cannot_feed_a_table(risks: Risks, spark: SparkSession) -> None:
     with pytest.raises(sw.InvalidInput):
         sw.StreamFeed(spark.range(3))
@@ -307,3 +417,30 @@ def test_a_stream_with_state_cannot_feed_a_table(risks: Risks, spark: SparkSessi
     with pytest.raises(sw.Unsupported) as caught:
         query.processAllAvailable()
     assert caught.value.code == "feed.stateful"
+
+
+def test_a_feed_that_fails_to_stop_is_told_and_the_query_ends_all_the_same(risks: Risks) -> None:
+    class Stubborn(sw.FileFeed):
+        stubborn = True
+
+        def stop(self) -> None:
+            if self.stubborn:
+                raise OSError("the feed's connection is gone")
+
+    feed = Stubborn(risks.feed)
+    risks.made = risks.table(feed=feed)
+    risks.change({1: "low"})
+    risks.trickle.drop([1])
+    query = risks.start()
+    query.processAllAvailable()
+    with pytest.raises(OSError, match="connection is gone"):
+        query.stop()
+        query.awaitTermination(60)
+    assert risks.out() == [(1, "low")]
+    # The table was given back, and what was checkpointed is gone on from.
+    feed.stubborn = False
+    risks.trickle.drop([1])
+    query = risks.start()
+    query.processAllAvailable()
+    query.stop()
+    assert risks.out() == [(1, "low"), (1, "low")]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import slackwater as sw
 from slackwater.artifacts import Cut
-from slackwater.errors import InvalidInput
+from slackwater.errors import Conflict, InvalidInput
 from slackwater.incremental.keyed import KeyedState
 from slackwater.pipeline.tables.table import Table
 from slackwater.pipeline.tables.versions import Tables
@@ -143,8 +144,8 @@ def test_a_feed_that_fails_ends_the_tasks_that_wait_and_is_told(scene: Scene) ->
         scene.tables.begin("first", 0)
     # The next run of this process has the same room, and may have a micro-batch of the same number.
     scene.tables.close()
+    scene.tables = Tables({"risks": scene.table}, WorkingDirectory(scene.folder / "next"))
     assert list(scene.table.room.iterdir()) == []
-    scene.tables = Tables({}, scene.work)
 
 
 def test_a_run_goes_on_from_the_folder_of_the_one_before(scene: Scene) -> None:
@@ -157,3 +158,55 @@ def test_a_run_goes_on_from_the_folder_of_the_one_before(scene: Scene) -> None:
     assert again.key_count == 1 and again.offsets["feed"] == {"file": "0001.json"}
     again.close()
     scene.tables = Tables({}, scene.work)
+
+
+def test_a_second_run_of_a_table_is_refused_until_the_first_has_ended(scene: Scene) -> None:
+    scene.change(1)
+    scene.tables.begin("first", 0)
+    with pytest.raises(Conflict, match=r"table\.in_use"):
+        Tables({"risks": scene.table}, WorkingDirectory(scene.folder / "next"))
+    assert scene.told(0).exists(), "the first still has what it was told"
+    scene.tables.close()
+    scene.tables = Tables({"risks": scene.table}, WorkingDirectory(scene.folder / "next"))
+
+
+class Waiting(sw.Feed):
+    """A feed whose changes do not come before it is stopped."""
+
+    kind = "waiting"
+
+    def __init__(self) -> None:
+        self.reading, self.stopped = threading.Event(), threading.Event()
+
+    def read(self, position: Mapping[str, str], schema: Any) -> Any:
+        self.reading.set()
+        assert self.stopped.wait(30)
+        raise OSError("the connection was closed")
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+def test_the_end_of_a_run_ends_a_feed_that_waits_and_is_no_failure(tmp_path: Path) -> None:
+    work, feed = WorkingDirectory(tmp_path / "run"), Waiting()
+    (work.checkpoint / "offsets").mkdir(parents=True)
+    tables = Tables({"risks": sw.table("risks", key="id", schema=SCHEMA, feed=feed)}, work)
+    tables.start(lambda: False)
+    (work.checkpoint / "offsets" / "0").touch()
+    assert feed.reading.wait(30)
+    tables.close()
+    assert tables.error is None
+
+
+def test_rooms_of_runs_that_were_killed_are_swept_with_their_working_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLACKWATER_WORK", str(tmp_path / "root"))
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "table-risks-killed").symlink_to(tmp_path / "removed")
+    (root / "table-risks-running").symlink_to(tmp_path)
+    scene = Scene(tmp_path)
+    assert {path.name for path in root.iterdir()} == {"table-risks-running", scene.table.room.name}
+    scene.tables.close()
+    assert [path.name for path in root.iterdir()] == ["table-risks-running"]

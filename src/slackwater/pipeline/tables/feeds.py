@@ -5,14 +5,16 @@ from __future__ import annotations
 import io
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
 
-from ...errors import InvalidInput, SlackwaterError
+from ...errors import InvalidInput, NotFound, SlackwaterError
 from ...settings import MIB
 from ...store import Store, open_store
 from .rows import DELETED
@@ -41,6 +43,10 @@ class Feed(ABC):
         Each batch has the key's columns and the others, and may have ``_deleted``: true deletes the row with this key.
         """
 
+    def source_types(self) -> list[str]:
+        """List the kinds of the streams that it reads, as in ``readStream.format``: the pipeline promises no more."""
+        return []
+
     def start(self, folder: Path) -> None:  # noqa: B027 - most have nothing to begin, nor to end
         """Begin a run. In the folder are the files that ``files`` gave for the position to go on from."""
 
@@ -49,7 +55,7 @@ class Feed(ABC):
         return {}
 
     def stop(self) -> None:  # noqa: B027
-        """End the run; a second call does nothing."""
+        """End the run, and a ``read`` that waits in another thread; a second call does nothing."""
 
 
 class FileFeed(Feed):
@@ -65,20 +71,41 @@ class FileFeed(Feed):
         self.folder = os.fspath(folder)
         self._options = dict(storage_options or {})
         self._store: Store | None = None
+        # The file that was read last, and those that were listed after it.
+        self._last, self._names = "", deque[str]()
+
+    def start(self, folder: Path) -> None:
+        self._open()
+        self._names.clear()
 
     def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
         """Read the first file after the position."""
-        self._store = self._store or open_store(self.folder, **self._options)
-        last = position.get("file", "")
-        names = sorted(found.key for found in self._store.list("") if found.key > last and _is_meant(found.key))
-        if not names:
+        store, last = self._open(), position.get("file", "")
+        # One listing serves until all that it has found is read, or the feed is read again from elsewhere.
+        if last != self._last or not self._names:
+            self._last, self._names = last, deque(filter(_is_meant, store.list_names("", after=last or None)))
+        if not self._names:
             return None
-        data = self._store.get(names[0], max_bytes=_MAX_FILE_BYTES)
-        return Changes(_parse(names[0], data, schema), f"the file {names[0]}", {"file": names[0]})
+        name = self._names[0]
+        batches = _parse(name, store.get(name, max_bytes=_MAX_FILE_BYTES), schema)
+        self._last = self._names.popleft()
+        return Changes(batches, f"the file {name}", {"file": name})
+
+    def _open(self) -> Store:
+        self._store = self._store or open_store(self.folder, **self._options)
+        url = urlsplit(self._store.url)
+        # A store takes a folder that is not there for an empty one, and the table would stand still without a word.
+        if url.scheme == "file" and not os.path.isdir(unquote(url.path)):
+            raise NotFound(
+                f"the folder {self.folder} that feeds a table is not there",
+                code="feed.not_there",
+                hint="make it, mount it, or name the right one, and start again",
+            )
+        return self._store
 
 
 def _is_meant(name: str) -> bool:
-    return "/" not in name and not name.startswith((".", "_"))
+    return not name.startswith((".", "_"))
 
 
 def _parse(name: str, data: bytes, schema: pa.Schema) -> list[Any]:
@@ -104,6 +131,7 @@ def _parse(name: str, data: bytes, schema: pa.Schema) -> list[Any]:
 
 
 def _read(suffix: str, data: bytes, schema: pa.Schema) -> pa.Table:
+    """Read a file as one block, for no row may be longer than a block."""
     if not data.strip():
         return schema.empty_table()
     if suffix == ".parquet":
@@ -114,7 +142,17 @@ def _read(suffix: str, data: bytes, schema: pa.Schema) -> pa.Table:
         from pyarrow import csv  # noqa: PLC0415
 
         types = {field.name: field.type for field in schema}
-        return csv.read_csv(io.BytesIO(data), convert_options=csv.ConvertOptions(column_types=types))
+        return csv.read_csv(
+            io.BytesIO(data),
+            read_options=csv.ReadOptions(block_size=len(data)),
+            convert_options=csv.ConvertOptions(column_types=types),
+        )
     from pyarrow import json  # noqa: PLC0415
 
-    return json.read_json(io.BytesIO(data), parse_options=json.ParseOptions(explicit_schema=schema))
+    # This reader takes numbers for dates, and no text; who encodes the changes makes dates of that.
+    written = [pa.field(each.name, pa.string() if pa.types.is_date(each.type) else each.type) for each in schema]
+    return json.read_json(
+        io.BytesIO(data),
+        read_options=json.ReadOptions(block_size=len(data)),
+        parse_options=json.ParseOptions(explicit_schema=pa.schema(written), unexpected_field_behavior="ignore"),
+    )

@@ -24,6 +24,19 @@ _POLL_S = 0.005
 _PATIENCE_S = 600
 
 
+def open_room(room: Path, folder: Path) -> None:
+    """Let a room, whose path is in the plan, lead to a folder of this run.
+
+    Rooms of runs that were killed lead nowhere once their working directories are removed: then they go, too.
+    """
+    folder.mkdir(parents=True)
+    for other in room.parent.glob("table-*"):
+        if other.is_symlink() and not other.exists():
+            with suppress(OSError):  # somebody else's, or gone by now
+                other.unlink()
+    room.symlink_to(folder)
+
+
 def publish(room: Path, micro_batch: int, version: Path | None) -> None:
     """Say which version a micro-batch reads, for the tasks of it that wait for this; None: there is none."""
     made = room / f".{micro_batch}"
@@ -86,10 +99,13 @@ def make_lookup(room: str, codec: RowCodec, on: Sequence[str], how: str) -> Call
             names = [*rows.schema.names, *codec.values]
             yield pa.RecordBatch.from_arrays([*rows.columns, *codec.decode_values(found)], names=names)
 
-    # Spark writes this name into the plan, by which a start finds the tables that a query looks up.
-    lookup.__name__ = lookup.__qualname__ = plan_name(codec.table)
+    lookup.__name__ = lookup.__qualname__ = plan_name(codec.table, room)
     return lookup
 
 
-def plan_name(table: str) -> str:
-    return f"slackwater_table_{table}"
+def plan_name(table: str, room: str) -> str:
+    """Name what reads a table. Spark writes this into the plan, by which a start finds the tables that a query reads.
+
+    After the @ is what is new in each run: as an address in memory would, it does not count in the query's hash.
+    """
+    return f"slackwater.table.{table}@{room.rpartition('-')[2]}"

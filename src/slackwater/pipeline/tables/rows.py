@@ -43,10 +43,16 @@ class RowCodec:
                 )
 
     def encode_keys(self, columns: Sequence[Any]) -> list[bytes | None]:
-        """Encode keys from columns in the order of the key's; None where a part is null, which matches nothing."""
-        parts = [self._lower(column, self.schema.field(name)) for name, column in zip(self.key, columns, strict=True)]
-        encode = msgspec.msgpack.Encoder().encode
-        return [None if None in key else encode(key) for key in zip(*parts, strict=True)]
+        """Encode keys to look up, from columns in the order of the key's; None where a part can match nothing.
+
+        That is null, and a value that the key's type does not have: a row of the stream never stops the query.
+        """
+        return _encode_keys(
+            [
+                self._lower_fitting(column, self.schema.field(name))
+                for name, column in zip(self.key, columns, strict=True)
+            ]
+        )
 
     def encode_changes(self, batches: Iterable[pa.RecordBatch], where: str) -> list[Change]:
         """Encode changes in their order; columns that the table does not have are left out, missing ones are null."""
@@ -56,13 +62,16 @@ class RowCodec:
             names = batch.schema.names
             if missing := [name for name in self.key if name not in names]:
                 raise self._bad_change(f"{where} has no column {missing[0]!r}")
+            # What is true of a text or a number, "false" and NaN among them, would delete rows that nobody meant.
+            if DELETED in names and (kind := batch.schema.field(DELETED).type) not in (pa.bool_(), pa.null()):
+                raise self._bad_change(f"{where} has {DELETED} as {kind}, not as boolean")
             try:
-                keys = self.encode_keys([batch.column(name) for name in self.key])
+                keys = _encode_keys([self._lower(batch.column(name), self.schema.field(name)) for name in self.key])
                 columns = [
                     self._lower(batch.column(name), self.schema.field(name)) if name in names else [None] * len(keys)
                     for name in self.values
                 ]
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError) as error:
                 raise self._bad_change(f"{where} does not fit its columns: {error}") from None
             deleted = batch.column(DELETED).to_pylist() if DELETED in names else [False] * len(keys)
             rows = zip(*columns, strict=True) if columns else ((),) * len(keys)
@@ -71,6 +80,14 @@ class RowCodec:
                     raise self._bad_change(f"{where} has a row without a key")
                 changes.append((key, None if gone else encode(row)))
         return changes
+
+    def can_match(self, name: str, kind: pa.DataType) -> bool:
+        """Tell whether a value of a type can be one of a column of the key."""
+        try:
+            self._lower(pa.nulls(1, kind), self.schema.field(name))
+        except pa.ArrowException:
+            return False
+        return True
 
     def decode_values(self, values: Sequence[bytes | None]) -> list[Any]:
         """Decode the columns beside the key; nulls where there is no row."""
@@ -115,6 +132,16 @@ class RowCodec:
         plain: list[Any] = (typed if stored == field.type else pc.cast(typed, stored)).to_pylist()
         return plain
 
+    def _lower_fitting(self, column: Any, field: pa.Field) -> list[Any]:
+        """Do the same; None where a value does not fit, which is found by halves: there are few, or none."""
+        try:
+            return self._lower(column, field)
+        except (pa.ArrowInvalid, UnicodeDecodeError):
+            if len(column) < 2:
+                return [None] * len(column)
+            half = len(column) // 2
+            return self._lower_fitting(column[:half], field) + self._lower_fitting(column[half:], field)
+
     def _lift(self, values: list[Any], field: pa.Field) -> Any:
         stored = self._stored_type(field)
         array = pa.array(values, type=stored)
@@ -127,3 +154,8 @@ class RowCodec:
             hint=f"a change has the key ({', '.join(self.key)}) and the other columns, or {DELETED}=true; mend the "
             "feed and start again: nothing of this change was applied",
         )
+
+
+def _encode_keys(parts: Sequence[list[Any]]) -> list[bytes | None]:
+    encode = msgspec.msgpack.Encoder().encode
+    return [None if None in key else encode(key) for key in zip(*parts, strict=True)]

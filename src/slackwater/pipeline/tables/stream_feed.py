@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from ...errors import InvalidInput, SlackwaterError, Unavailable, Unsupported
+from ...formats.positions import KIND as INBOX
 from ...spark.capture import capture
+from ...spark.hydrate import checkpoint_location
+from ...spark.plan import source_types
 from .feeds import Changes, Feed
 
 if TYPE_CHECKING:
@@ -42,17 +45,27 @@ class StreamFeed(Feed):
                 hint="read it with spark.readStream",
             )
         self._frame = frame
+        if INBOX in self.source_types():
+            raise Unsupported(
+                "an inbox cannot feed a table: it would never be told what the table's checkpoints cover, and grow",
+                code="feed.inbox",
+                hint="let a pipeline of its own write its messages through sw.FileSink, one file an epoch "
+                "(coalesce(1)), and feed the table from that folder by sw.FileFeed",
+            )
         self._waiting: deque[tuple[int, list[Any]]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._folder = Path()
         self._query: StreamingQuery | None = None
 
+    def source_types(self) -> list[str]:
+        return source_types(self._frame)
+
     def start(self, folder: Path) -> None:
         self._folder, self._stopping = folder, False
         self._waiting.clear()
-        writer = self._frame.writeStream.foreachBatch(self._take).option("checkpointLocation", folder.as_uri())
-        self._query = writer.start()
+        writer = self._frame.writeStream.foreachBatch(self._take)
+        self._query = writer.option("checkpointLocation", checkpoint_location(folder)).start()
 
     def _take(self, frame: DataFrame, micro_batch: int) -> None:
         batches = frame.toArrow().to_batches()
@@ -64,14 +77,16 @@ class StreamFeed(Feed):
 
     def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
         with self._changed:
-            self._refuse_failed()
+            self._refuse_ended()
             if not self._waiting:
                 return None
             micro_batch, batches = self._waiting.popleft()
             self._changed.notify_all()
         # Spark commits a moment after it was told that the micro-batch is taken; from then on it can be gone on from.
         while not (self._folder / "commits" / str(micro_batch)).exists():
-            self._refuse_failed()
+            if self._stopping:
+                return None  # the next run takes it again
+            self._refuse_ended()
             time.sleep(_POLL_S)
         return Changes(batches, f"micro-batch {micro_batch} of its stream", {"micro_batch": str(micro_batch)})
 
@@ -102,10 +117,18 @@ class StreamFeed(Feed):
         if self._query is not None:
             self._query.processAllAvailable()
 
-    def _refuse_failed(self) -> None:
-        if self._query is not None and (error := self._query.exception()) is not None:
-            raise Unavailable(
-                f"the stream that feeds a table has failed: {str(error).splitlines()[0][:300]}",
-                code="feed.failed",
-                hint="mend its source, and start again",
-            )
+    def _refuse_ended(self) -> None:
+        """Refuse to go on with a table that nothing feeds any more, whoever has ended its stream."""
+        # In this order: we say that we stop it before we do.
+        if self._query is None or self._query.isActive or self._stopping:
+            return
+        error = self._query.exception()
+        raise Unavailable(
+            f"the stream that feeds a table has failed: {str(error).splitlines()[0][:300]}"
+            if error is not None
+            else "the stream that feeds a table was stopped",
+            code="feed.failed",
+            hint="mend its source, and start again"
+            if error is not None
+            else "start the pipeline again, which starts it",
+        )

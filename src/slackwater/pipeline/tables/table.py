@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
-import tempfile
-import weakref
+import secrets
+import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from ...errors import InvalidInput
+from ...errors import Conflict, InvalidInput
 from ...incremental.vnodes import VNODE_COUNT
 from ..workdir import working_root
 from .feeds import Feed
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _PARTITIONS = 8
 _ROWS = 10_000
+# By their names in plans, for as long as the process lives: a query may be all that is left of a table.
 _made: dict[str, Table] = {}
 
 
@@ -55,7 +54,7 @@ def table(name: str, *, key: str | Sequence[str], schema: str | StructType, feed
         types,
         feed,
     )
-    _made[name] = made
+    _made[plan_name(name, str(made.room))] = made
     return made
 
 
@@ -64,9 +63,30 @@ class Table:
 
     def __init__(self, name: str, codec: RowCodec, types: StructType, feed: Feed) -> None:
         self.name, self.codec, self.types, self.feed = name, codec, types, feed
-        # Where executors find which version a micro-batch reads: it is in the query's plan, so it comes before the run.
-        self.room = Path(tempfile.mkdtemp(prefix=f"table-{name}-", dir=working_root()))
-        weakref.finalize(self, shutil.rmtree, self.room, ignore_errors=True)
+        # Where executors find which version a micro-batch reads: in the query's plan, so named before a run makes it.
+        self.room = working_root() / f"table-{name}-{secrets.token_hex(8)}"
+        self._taken = threading.Lock()
+
+    def take(self) -> None:
+        """Let one run have the table until it gives it back: micro-batches of two would read each other's versions."""
+        if not self._taken.acquire(blocking=False):
+            raise self._in_use()
+
+    def give_back(self) -> None:
+        self.room.unlink(missing_ok=True)
+        self._taken.release()
+
+    def refuse_taken(self) -> None:
+        """Refuse the table of a query that runs."""
+        if self._taken.locked():
+            raise self._in_use()
+
+    def _in_use(self) -> Conflict:
+        return Conflict(
+            f"another query of this process reads the table {self.name!r}",
+            code="table.in_use",
+            hint="make a table for each query, by a call of sw.table and with a feed of its own; or stop() the other",
+        )
 
     def join(self, frame: DataFrame, on: str | Sequence[str] | None = None, how: str = "inner") -> DataFrame:
         """Join a stream with the table's row of the same key; ``on`` names the stream's columns, if not as the key's.
@@ -82,6 +102,15 @@ class Table:
                 code="table.bad_join",
                 hint=f"name as many columns of the stream: {', '.join(frame.columns)}",
             )
+        for name, column in zip(self.codec.key, columns, strict=True):
+            (given,) = to_arrow_schema(StructType([frame.schema[column]]), timezone="UTC").types
+            if not self.codec.can_match(name, given):
+                raise InvalidInput(
+                    f"the stream's column {column!r} is {frame.schema[column].dataType.simpleString()}, which never "
+                    f"matches the key {name!r} of the table {self.name!r}: {self.types[name].dataType.simpleString()}",
+                    code="table.bad_join",
+                    hint="cast it in the stream first: withColumn",
+                )
         if both := set(frame.columns) & set(self.codec.values):
             raise InvalidInput(
                 f"both the stream and the table {self.name!r} have a column {min(both)!r}",
@@ -99,7 +128,7 @@ class Table:
         class Source(DataSource):
             @classmethod
             def name(cls) -> str:
-                return plan_name(codec.table)
+                return plan_name(codec.table, room)
 
             def schema(self) -> StructType:
                 return types
@@ -136,5 +165,12 @@ class _Reader(DataSourceReader):
 def tables_of(frame: DataFrame) -> dict[str, Table]:
     """Find the tables of this process that a query reads, by the names in its plan."""
     text = frame._jdf.queryExecution().analyzed().toString()
-    names = sorted(set(re.findall(rf"\b{plan_name('')}(\w+)", text)))
-    return {name: _made[name] for name in names if name in _made}
+    found: dict[str, Table] = {}
+    for name, made in _made.items():
+        if name in text and found.setdefault(made.name, made) is not made:
+            raise InvalidInput(
+                f"the query reads two tables of the name {made.name!r}",
+                code="table.same_name",
+                hint="make it once, and join with that; tables that differ have names that do",
+            )
+    return found

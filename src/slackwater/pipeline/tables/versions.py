@@ -10,6 +10,7 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
@@ -21,7 +22,7 @@ from ...incremental.cut import capture_keyed, check_keyed, folder_of
 from ...incremental.keyed import KeyedState
 from ...incremental.vnodes import VNODE_COUNT
 from ..workdir import WorkingDirectory
-from .lookup import publish
+from .lookup import open_room, publish
 from .table import Table
 
 logger = logging.getLogger("slackwater")
@@ -40,6 +41,7 @@ class Tables:
 
     def __init__(self, tables: Mapping[str, Table], work: WorkingDirectory) -> None:
         self._tables, self._versions, self._offsets = tables, work.folder / "tables", work.checkpoint / "offsets"
+        self._taken: list[Table] = []
         self._states: dict[str, KeyedState] = {}
         self._current: dict[str, Path] = {}
         # The versions that each micro-batch reads, until its attempt is settled; and each attempt, in their order.
@@ -52,6 +54,9 @@ class Tables:
         self.error: BaseException | None = None
         try:
             for name, table in tables.items():
+                table.take()
+                self._taken.append(table)
+                open_room(table.room, work.folder / "rooms" / name)
                 self._open(name, table, work.checkpoint / folder_of(name))
         except BaseException:
             self.close()
@@ -105,16 +110,17 @@ class Tables:
             shutil.rmtree(version, ignore_errors=True)
 
     def close(self) -> None:
+        """End the feeds and let everything go, whichever of them fails to."""
         self._ended.set()
-        if self._watcher is not None:
-            self._watcher.join()
-        for name, state in self._states.items():
-            self._tables[name].feed.stop()
-            state.close()
-        # What micro-batches were told, also that there is nothing: a next run has the same room and numbers.
-        for table in self._tables.values():
-            for told in table.room.glob("[0-9]*"):
-                told.unlink(missing_ok=True)
+        with ExitStack() as last:  # what is named first comes last
+            while self._taken:
+                last.callback(self._taken.pop().give_back)
+            for state in self._states.values():
+                last.callback(state.close)
+            if self._watcher is not None:
+                last.callback(self._watcher.join)
+            for name in self._states:  # before the thread that may be waiting for one
+                last.callback(self._tables[name].feed.stop)
 
     def _watch(self, micro_batch: int, is_open: Callable[[], bool]) -> None:
         while not self._ended.wait(_POLL_S):
@@ -122,6 +128,8 @@ class Tables:
                 try:
                     self._prepare(micro_batch, anew=not is_open())
                 except BaseException as error:
+                    if self._ended.is_set():
+                        return  # its feed was stopped under it
                     # Tasks that wait for it end here; who waits for the query is told why.
                     self.error = error
                     for table in self._tables.values():
@@ -167,7 +175,7 @@ class Tables:
         changed = 0
         while (found := table.feed.read(state.offsets.get(_FEED, {}), table.codec.schema)) is not None:
             changes = table.codec.encode_changes(found.batches, found.where)
-            state.write(changes, offsets={_FEED: found.position})
+            state.apply(changes, offsets={_FEED: found.position})  # the version is synced, and the rest disposable
             changed += len(changes)
         if changed or name not in self._current:
             self._made += 1
