@@ -150,7 +150,6 @@ class Driver:
             settings=self.settings,
             pipeline=name,
             pipeline_hash=hashlib.sha256(name.encode()).hexdigest(),
-            query=None,
             sinks=self.sinks,
             holdings=holdings,
             settlement=head.settlement if head else None,

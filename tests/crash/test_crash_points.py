@@ -70,30 +70,28 @@ ROLLBACK = {
 # Where the driver dies that starts after it.
 UNDO = ["delta.undo.after", "files.undo.before", "files.undo.entry", "files.undo.between"]
 END = ["release.before", "release.after"]
-# Killed where they are tested: forgetting needs neither the demo's pipeline nor one that was running.
-# Trimming needs a long log.
+# Killed in other files, each under its own name: what needs neither the demo's pipeline nor one that was running.
 ELSEWHERE = {
-    "repair.manifest.before",
-    "repair.manifest.after",
-    "repair.append.after",
-    "forget.retire.before",
-    "forget.retire.after",
-    "forget.deleted.after",
-    "trim.after",
-    # Keyed states of programs, in tests/unit/test_keyed_checkpoints.py.
-    "keyed.lineage.after",
-    "keyed.cut.after",
-    "keyed.outgoing.after",
-    "keyed.placed.after",
-    "keyed.restored.after",
-    # Receivers, in test_receivers.py and test_acknowledge.py.
-    "inbox.open.after",
-    "inbox.write.before",
-    "inbox.write.after",
-    "inbox.publish.after",
-    "inbox.drop.after",
-    "document.write.after",
-    "acknowledge.after",
+    "tests/e2e/test_cli_repair.py": ["repair.manifest.before", "repair.manifest.after", "repair.append.after"],
+    "tests/e2e/test_cli_forget.py": ["forget.retire.before", "forget.retire.after", "forget.deleted.after"],
+    "tests/unit/test_trim.py": ["trim.after"],
+    "tests/unit/test_keyed_checkpoints.py": [
+        "keyed.sync.before",
+        "keyed.lineage.after",
+        "keyed.cut.after",
+        "keyed.outgoing.after",
+        "keyed.placed.after",
+        "keyed.restored.after",
+    ],
+    "tests/crash/test_receivers.py": [
+        "inbox.open.after",
+        "inbox.write.before",
+        "inbox.write.after",
+        "inbox.publish.after",
+        "inbox.drop.after",
+        "document.write.after",
+    ],
+    "tests/crash/test_acknowledge.py": ["document.write.after", "acknowledge.after"],
 }
 
 
@@ -103,8 +101,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_chain_has_every_point_of_the_code() -> None:
-    reached = {point.partition("@")[0] for point in [*CHAIN, *ROLLBACK, *UNDO, *END]} | ELSEWHERE
+    elsewhere = [point for points in ELSEWHERE.values() for point in points]
+    reached = {point.partition("@")[0] for point in [*CHAIN, *ROLLBACK, *UNDO, *END, *elsewhere]}
     assert reached == points_in_the_code()
+    for file, points in ELSEWHERE.items():
+        words = (ROOT / file).read_text()
+        assert [point for point in points if f'"{point}' not in words] == [], file
 
 
 @pytest.mark.parametrize("point", CHAIN)
@@ -134,9 +136,11 @@ def test_a_rollback_that_dies_at_any_of_its_steps_is_run_again(folder: Path) -> 
 
 
 @pytest.mark.parametrize("point", [*UNDO, *END])
-def test_a_kill_while_it_undoes_or_ends_takes_back_each_row_once(point: str, folder: Path) -> None:
+def test_a_kill_while_it_undoes_or_ends_leaves_no_row_twice(point: str, folder: Path) -> None:
     code, words = run(folder, rows=ROWS, failpoints=f"{point}=kill")
     assert code == -signal.SIGKILL, f"exit code {code}, the point was not reached:\n{words[-3000:]}"
+    for name, found in read_sinks(folder).items():
+        assert compare(expected_totals(ROWS), found).surplus == 0, name
 
 
 def test_after_all_kills_both_sinks_equal_the_oracle_and_nothing_is_left(folder: Path) -> None:

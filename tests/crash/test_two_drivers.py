@@ -58,7 +58,7 @@ def test_ctrl_c_ends_after_a_last_checkpoint_and_the_next_run_goes_on(tmp_path: 
     driver.wait_for(r"epoch 2,")
     driver.process.send_signal(signal.SIGINT)
     assert driver.end() == 130, driver.words
-    assert "stopping after a last checkpoint" in driver.words
+    assert "stopping: what is committed is checkpointed" in driver.words
     state = read_state(tmp_path)
     assert state is not None
     assert state.release_append_id is not None

@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from slackwater.cli.pipelines import command as pipelines_command
 from slackwater.formats import records
 from slackwater.formats.layout import LATEST, record_key
 from slackwater.inspect.pipelines import Pipeline, open_pipeline
 from slackwater.inspect.verification import verify
+from slackwater.testing.faulty_store import Fault, Faults
 from tests.pipelines import START_MS, make_pipeline
 
 SOURCE = Path(__file__).parents[2] / "src"
@@ -181,7 +183,18 @@ def test_damaged_pipelines_are_reported_and_other_folders_are_not(store):
     (store / "something else" / "deep").mkdir(parents=True)
     found = {entry["name"]: entry["problem"] for entry in answer("pipelines", store)["pipelines"]}
     assert {name: problem["code"] for name, problem in found.items()} == {"orders": "log.corrupt", "a b": "log.missing"}
-    assert sum("damaged: " in line for line in lines("pipelines", store)) == 2
+    done = slackwater("pipelines", store)
+    rows = done.stdout.splitlines()[1:]
+    assert "damaged: log.missing" in rows[0] and "damaged: log.corrupt" in rows[1] and max(map(len, rows)) < 200
+    assert "note: orders: [log.corrupt] " in done.stderr
+
+
+def test_a_pipeline_that_cannot_be_read_does_not_hide_the_others(store, capsys):
+    with Faults(Fault("denied", verb="get", key="log/*")).everywhere():
+        pipelines_command.main([str(store)], standalone_mode=False)
+    told = capsys.readouterr()
+    assert told.out.count("not read: store.denied") == 1 and len(told.out.splitlines()) == 3
+    assert "[store.denied] get log/" in told.err
 
 
 def test_an_empty_store_is_no_error(tmp_path):
@@ -478,8 +491,19 @@ def test_a_restored_directory_holds_what_spark_had_written(template, url, tmp_pa
 
 def test_a_restore_tells_how_to_use_the_directory(url, tmp_path):
     text = lines("restore", url, "--to", tmp_path / "it")
-    assert f'  .option("checkpointLocation", "{(tmp_path / "it").as_uri()}")' in text
+    assert f'  .option("checkpointLocation", "file://{tmp_path}/it")' in text
     assert "epoch 6" in text[0] and "goes on with 6" in text[1]
+
+
+def test_a_restore_names_the_directory_as_spark_takes_it_without_percent_encoding(url, tmp_path):
+    text = lines("restore", url, "--to", tmp_path / "zürich 50% #1")
+    assert f'  .option("checkpointLocation", "file://{tmp_path}/zürich 50% #1")' in text
+
+
+def test_a_file_is_no_directory_to_restore_into(url, tmp_path):
+    (tmp_path / "precious").write_text("x")
+    assert "is a file, and a directory is needed" in refusal("restore", url, "--to", tmp_path / "precious", code=2)
+    assert (tmp_path / "precious").read_text() == "x"
 
 
 def test_a_directory_with_something_in_it_is_refused_and_left_alone(url, tmp_path):

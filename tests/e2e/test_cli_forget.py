@@ -64,9 +64,11 @@ def test_one_is_forgotten_by_its_name_and_the_url_may_come_from_the_environment(
 
 
 def test_what_must_stay_is_refused_with_what_to_do(url):
-    create_label(open_pipeline(url).log, "old", "2")
+    create_label(open_pipeline(url).log, "old one", "2")
+    create_label(open_pipeline(url).log, "newest", "6")
+    assert f"hint: slackwater list {url} shows the others" in refusal("forget", url, "latest", code=11)
     assert "[retire.not_allowed] epoch 6 is the newest" in refusal("forget", url, "latest", code=11)
-    assert f"hint: slackwater savepoint delete {url} LABEL" in refusal("forget", url, "old", code=11)
+    assert f"hint: slackwater savepoint delete {url} 'old one' first" in refusal("forget", url, "old one", code=11)
     assert "[label.not_found]" in refusal("forget", url, "--keep-label", "new", code=10)
     assert "[forget.no_rule]" in refusal("forget", url, code=2)
     assert epochs(url) == [1, 2, 3, 4, 5, 6]

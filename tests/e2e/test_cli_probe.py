@@ -10,6 +10,7 @@ import time
 import pytest
 
 from tests.e2e.test_cli import NOWHERE, answer, command, environment, lines, refusal
+from tests.pipelines import make_pipeline
 from tests.services import tiny_s3
 
 
@@ -22,6 +23,11 @@ def test_a_folder_is_probed_and_left_as_it_was(tmp_path):
     assert told[0].split() == ["CHECK", "RESULT", "DETAIL"]
     assert told[-1] == "usable"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipeline_is_not_probed_in_place_of_its_store(tmp_path):
+    url = make_pipeline(tmp_path, 1)
+    assert f"[store.is_pipeline] {url} is a pipeline" in refusal("probe", url, code=2)
 
 
 def test_the_document_has_checks_permissions_and_latencies(tiny):

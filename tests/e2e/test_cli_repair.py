@@ -82,7 +82,8 @@ def test_with_yes_it_is_on_record_and_the_next_start_follows(url: str, tmp_path:
     again = slackwater("repair", url, "--yes")
     assert (again.returncode, again.stdout) == (0, "") and "nothing to repair" in again.stderr
     assert answer("repair", url, "--yes") == {"url": url, "acted": False, "plan": None}
-    assert any("rolled back to 4" in line for line in lines("list", url))
+    assert any("head, repaired to 4" in line for line in lines("list", url))
+    assert "6 (head, repaired to 4)" in lines("show", url)[1]
     driver = Driver(tmp_path)
     assert driver.sinks["totals"].rows() == [f"rows of {n}" for n in range(4)]
     driver.step()

@@ -11,6 +11,7 @@ from slackwater.cli.rollback import command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
 from slackwater.inspect.pipelines import open_pipeline
+from slackwater.labels import create_label
 from tests.e2e.test_cli import answer, flip, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, make_pipeline
 
@@ -38,11 +39,21 @@ def test_without_yes_the_plan_is_shown_and_nothing_changes(url: str) -> None:
     assert epochs(url) == [(1, False), (2, False), (3, False), (4, False), (5, False)]
 
 
+def test_the_plan_says_that_epochs_without_a_checkpoint_are_undone_too(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, keep_last=2)
+    driver.step()
+    create_label(driver.log, "first", "1")
+    for _ in range(5):
+        driver.step()
+    shown = slackwater("rollback", str(driver.pipeline), "--to", "first").stdout
+    assert "all that counts after epoch 1; checkpoints among it: 5, 6" in shown
+
+
 def test_the_plan_names_savepoints_that_cannot_be_rolled_back_to_again_and_epochs_by_their_numbers(url: str) -> None:
     assert slackwater("rollback", url, "--to", "3", "--yes").returncode == 0
     assert slackwater("savepoint", "create", url, "before-upgrade").returncode == 0
     shown = slackwater("rollback", url, "--to", "2").stdout
-    assert "2 epochs: 3, 6" in shown, "4 and 5 were undone before"
+    assert "all that counts after epoch 2; checkpoints among it: 3, 6" in shown, "4 and 5 were undone before"
     assert "before-upgrade: kept, and never again to be rolled back to" in shown
 
 

@@ -223,7 +223,7 @@ def test_a_path_that_delta_rs_would_misread_is_refused(tmp_path: Path) -> None:
 
 def test_no_secret_of_the_storage_options_gets_out(tmp_path: Path) -> None:
     secrets = {"AWS_ACCESS_KEY_ID": "AKIAHUSH", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "r"}
-    unreachable = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true"}
+    unreachable = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ALLOW_HTTP": "true", "retry_timeout": "3s"}
     sink = DeltaSink("s3://bucket/table", storage_options={**secrets, **unreachable, "max_retries": "0"})
     assert sink.address == "s3://bucket/table"
     with pytest.raises(Unavailable) as caught:

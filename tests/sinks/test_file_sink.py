@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
@@ -44,6 +45,15 @@ def test_files_are_published_in_the_order_of_their_epochs(spark: SparkSession, b
     ]
     assert read_committed(bench.root) == [str(bench.root / name) for name in published]
     assert not list(bench.root.glob("_slackwater/*/*/data/*"))
+
+
+def test_a_delta_table_is_no_folder_for_files(bench: Bench) -> None:
+    DeltaTable.create(str(bench.root), pa.schema([("id", pa.int64())]))
+    before = bench.paths()
+    with pytest.raises(InvalidInput, match="is a Delta table") as raised:
+        bench.sink()
+    assert raised.value.code == "sink.bad_target" and "sw.DeltaSink" in str(raised.value.hint)
+    assert bench.paths() == before
 
 
 def test_an_epoch_that_is_committed_and_not_published_is_read_where_it_was_staged(

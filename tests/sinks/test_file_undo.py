@@ -73,7 +73,9 @@ def test_an_undo_past_the_entries_that_are_kept_goes_by_the_published_names(benc
     sink = bench.sink()
     bench.fill(sink, *range(1, 131))
     assert bench.versions() == 100
-    assert sink.plan_undo(5) == "125 files of 125 epochs"
+    assert sink.plan_undo(5) == "125 files, 125 rows of 125 epochs"
+    published(bench, 6)[0].write_bytes(b"cut")
+    assert sink.plan_undo(5) == "125 files of 125 epochs", "a file that cannot be read can be withdrawn all the same"
     sink.undo(5, 131)
     assert bench.rows() == bench.plain_rows() == [1, 2, 3, 4, 5] and sink.epoch() == 131
 

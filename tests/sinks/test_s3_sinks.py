@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark import SparkFiles
+from pyspark.sql import SparkSession
 
 from slackwater.errors import InvalidInput, Unavailable
 from slackwater.pipeline.sinks.delta import DeltaSink
@@ -67,6 +70,19 @@ def test_every_epoch_is_committed_once_though_requests_are_spoilt(kind: str, fau
             assert sink.epoch() == epoch and sink.staged() == []
         assert proxy.befell[fault]
     assert rows(kind, url, server) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_spark_writes_to_be_uploaded_is_not_left_on_the_disk(
+    kind: str, server: Seaweed, spark: SparkSession
+) -> None:
+    url, hurried = server.url(f"{kind}-uploaded"), {**server.options, "timeout": "1s", "retry_timeout": "3s"}
+    sink = open_sink(kind, url, hurried)
+    sink.commit([sink.stage(spark.range(1), new_attempt(), 0)], 1)
+    assert sink.epoch() == 1
+    with server.stopped(), pytest.raises(Unavailable):
+        sink._staging.write(spark.range(1), new_attempt(), 1)
+    assert list(Path(SparkFiles.getRootDirectory()).glob("slackwater-*")) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

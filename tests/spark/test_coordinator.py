@@ -1,4 +1,4 @@
-"""The coordinator's end, without Spark: which of two failures is told."""
+"""The coordinator without Spark: which of two failures is told, and that nothing staged is lost from sight."""
 
 from __future__ import annotations
 
@@ -11,22 +11,30 @@ import pytest
 import slackwater as sw
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.pipeline.coordinator import Coordinator
+from slackwater.pipeline.sources.acknowledge import Acknowledgements
 from slackwater.pipeline.tables.versions import Tables
 from slackwater.pipeline.workdir import WorkingDirectory
 from tests.pipelines import Driver, FolderSink
 
 
-class FailingSink(FolderSink):
-    """A sink whose staging fails."""
+class StagingSink(FolderSink):
+    """A sink that stages what it is told, without a frame."""
 
     delivery = "exactly-once"
+
+    def serve(self, output_mode: str) -> None:
+        pass
+
+    def stage(self, *_: Any) -> Any:
+        return {}
+
+
+class FailingSink(StagingSink):
+    """A sink whose staging fails."""
 
     def __init__(self, root: Path, error: Exception) -> None:
         super().__init__(root)
         self._error = error
-
-    def serve(self, output_mode: str) -> None:
-        pass
 
     def stage(self, *_: Any) -> NoReturn:
         raise self._error
@@ -49,22 +57,36 @@ class Query:
         self._ended.wait()
 
 
-def fail(root: Path, error: Exception, *, fenced: bool) -> BaseException | None:
-    """Run until staging fails, perhaps beside a newer driver; return what the caller is told."""
-    driver, query = Driver(root), Query()
-    coordinator = Coordinator(
+def coordinate(driver: Driver, sink: Any, folder: Path) -> Coordinator:
+    return Coordinator(
         checkpointer=driver.checkpointer,
         store=driver.store,
         log=driver.log,
         references=driver.references,
         world=driver.world,
         settings=driver.settings,
-        sinks={"totals": FailingSink(root / "lake", error)},
-        work=WorkingDirectory(root / "run"),
-        tables=Tables({}, WorkingDirectory(root / "run")),
+        sinks={"totals": sink},
+        work=WorkingDirectory(folder),
+        tables=Tables({}, WorkingDirectory(folder)),
         source_types=["rate"],
         ahead=1,
+        acknowledgements=Acknowledgements(driver.store, {}),
     )
+
+
+def write(folder: Path, *names: str) -> None:
+    """Write what Spark would, below its checkpoint."""
+    for name in names:
+        path = folder / "checkpoint" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("v1")
+
+
+def fail(root: Path, error: Exception, *, fenced: bool) -> BaseException | None:
+    """Run until staging fails, perhaps beside a newer driver; return what the caller is told."""
+    driver, query = Driver(root), Query()
+    coordinator = coordinate(driver, FailingSink(root / "lake", error), root / "run")
+    write(root / "run", "offsets/0")
     if fenced:
         Driver(root)
     coordinator.start(query)
@@ -99,3 +121,34 @@ def test_a_driver_that_was_not_fenced_tells_what_failed_and_ends_on_record(tmp_p
 def test_a_driver_whose_store_is_away_does_not_ask_it(tmp_path: Path) -> None:
     first = sw.Unavailable("no answer", code="store.unavailable")
     assert fail(tmp_path, first, fenced=True) is first
+
+
+@pytest.mark.parametrize("there", [[], ["offsets/0"]], ids=["nothing", "no commit"])
+def test_a_spark_that_keeps_its_logs_elsewhere_is_an_error_not_a_pipeline_without_checkpoints(
+    tmp_path: Path, there: list[str]
+) -> None:
+    query, folder = Query(), tmp_path / "run"
+    coordinator = coordinate(Driver(tmp_path), StagingSink(tmp_path / "lake"), folder)
+    coordinator.start(query)
+    if there:
+        write(folder, *there)
+        coordinator.stage(None, 0)  # type: ignore[arg-type]
+        write(folder, "offsets/1")
+    with pytest.raises(sw.Corrupt, match=f"micro-batch {len(there)}, and .* is not in {folder}") as raised:
+        coordinator.stage(None, len(there))  # type: ignore[arg-type]
+    query.stop()
+    assert coordinator.ended.wait(30)
+    assert raised.value.code == "capture.file_missing" and coordinator.failure is raised.value
+
+
+def test_a_micro_batch_that_was_staged_and_not_committed_is_told_at_the_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    query, folder = Query(), tmp_path / "run"
+    coordinator = coordinate(Driver(tmp_path), StagingSink(tmp_path / "lake"), folder)
+    coordinator.start(query)
+    write(folder, "offsets/0")
+    coordinator.stage(None, 0)  # type: ignore[arg-type]
+    query.stop()
+    assert coordinator.ended.wait(30)
+    assert "WARNING" in caplog.text and "without committing micro-batch 0: the next start does it again" in caplog.text

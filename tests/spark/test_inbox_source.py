@@ -13,9 +13,11 @@ import slackwater as sw
 from slackwater.errors import Conflict, InvalidInput, NotFound, Unsupported
 from slackwater.incremental.inbox import Inbox
 from slackwater.incremental.inbox_reader import Message, read_covered
+from slackwater.inspect.pipelines import open_pipeline
 from slackwater.pipeline.query import PipelineQuery
 from slackwater.pipeline.sources.inbox import record_batch
 from slackwater.pipeline.start import check_delivery
+from slackwater.recovery import load_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,10 +30,13 @@ def inbox(tmp_path: Path) -> Iterator[Inbox]:
     opened.close()
 
 
-def start(spark: SparkSession, root: Path, seen: list[Any], name: str = "clicks", **options: Any) -> PipelineQuery:
+def start(
+    spark: SparkSession, root: Path, seen: list[Any], name: str = "clicks", acknowledge: str = "oldest", **options: Any
+) -> PipelineQuery:
     frame = sw.inbox(spark, root / "inbox", **options)
     writer = sw.writeStream(frame).queryName(name).option("store", root / "store").option("workdir", root / "work")
-    writer = writer.option("keep_last", 2).trigger(availableNow=True)
+    writer = writer.option("keep_last", 3 if acknowledge == "newest" else 2).trigger(availableNow=True)
+    writer = writer.option("acknowledge", acknowledge)
     return writer.to("seen", lambda frame, number: seen.append([tuple(row) for row in frame.collect()])).start()
 
 
@@ -65,6 +70,32 @@ def test_a_pipeline_reads_by_position_and_lets_go_of_what_its_oldest_checkpoint_
     with pytest.raises(Exception, match=r"\[inbox\.swapped\]"):
         start(spark, tmp_path, seen).awaitTermination()
     assert len(seen) == 4
+
+
+def test_told_so_a_pipeline_lets_go_up_to_its_newest_checkpoint_and_then_no_rollback_goes_past_it(
+    spark, tmp_path, inbox
+):
+    url, seen = str(tmp_path / "store" / "clicks"), list[Any]()
+    inbox.append([b"%d" % number for number in range(1, 8)]).result()
+    start(spark, tmp_path, seen, max_rows=3, acknowledge="newest").awaitTermination()
+    covered = read_covered(tmp_path / "inbox")
+    assert covered is not None and covered.position == 7
+    for act in (sw.plan_rollback, sw.rollback):
+        with pytest.raises(Conflict, match=r"rollback\.acknowledged.*stands at message 6 .* up to 7"):
+            act(url, "2")
+
+    # Told otherwise, later checkpoints keep what they need; what is gone stays on record.
+    inbox.append([b"8"]).result()
+    start(spark, tmp_path, seen).awaitTermination()
+    inbox.append([b"9"]).result()
+    start(spark, tmp_path, seen).awaitTermination()
+    assert read_covered(tmp_path / "inbox").position == 8  # type: ignore[union-attr]
+    sw.rollback(url, "4")
+    start(spark, tmp_path, seen).awaitTermination()
+    assert [row[0] for rows in seen[3:] for row in rows] == [8, 9, 9]
+    manifest = open_pipeline(url)
+    (source,) = load_manifest(manifest.store, manifest.state.live[-1]).source_offsets.values()
+    assert source.metadata == {"acknowledged": "7"}
 
 
 def test_what_a_source_promises_is_told_and_a_bare_socket_is_told_why():

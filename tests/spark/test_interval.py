@@ -15,6 +15,7 @@ from slackwater.formats.manifest import Manifest
 from slackwater.pipeline.coordinator import Coordinator
 from slackwater.recovery import load_manifest
 from slackwater.store import open_store
+from slackwater.world import RealWorld
 from tests.spark.trickle import Failing, Trickle, eventually
 
 if TYPE_CHECKING:
@@ -60,23 +61,33 @@ def test_the_end_of_available_now_closes_the_epoch_of_all_its_micro_batches(
     assert trickle.out() == list(range(40))
 
 
+class Ahead(RealWorld):
+    """A clock that a test puts forward. It runs on: a wait for Spark's commit has to end."""
+
+    ahead_s = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
 def test_an_epoch_closes_in_time_though_the_source_is_quiet_and_shows_nothing_before(trickle: Trickle) -> None:
-    query = trickle.to_files(interval_s=4).start()
+    query = trickle.to_files(interval_s=HOUR_S).start()
+    query._coordinator._world = clock = Ahead()
     try:
         trickle.drop(range(10))
         eventually(lambda: query._coordinator._epochs.newest == 0)
-        began = time.monotonic()
-        time.sleep(1)
         trickle.drop(range(10, 20))
         eventually(lambda: query._coordinator._epochs.newest == 1)
         assert query.checkpoints() == []
         assert trickle.out() == []
+        clock.ahead_s += HOUR_S
         eventually(lambda: query._coordinator._epochs.settled == 1)
-        assert 2 < time.monotonic() - began < 8
         assert trickle.out() == list(range(20))
         assert [staged_rows(manifest) for manifest in manifests(trickle)] == [[10, 10]]
         trickle.drop(range(15, 30))
-        eventually(lambda: query._coordinator._epochs.newest == 2)
+        # Staged is not enough: what Spark has not committed is dropped with the stop, and done again by the next start.
+        # Its progress does not tell: an idle Spark names the next micro-batch, too.
+        eventually((query._coordinator._work.checkpoint / "commits" / "2").exists)
         query.stop()
     finally:
         query.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import re
 import shutil
 import threading
 import time
@@ -24,6 +25,7 @@ from slackwater.pipeline.query import PipelineQuery, active
 from slackwater.pipeline.writer import PipelineWriter
 from slackwater.recovery import load_manifest
 from slackwater.settings import Settings
+from slackwater.spark.session import REQUIRED, check_session
 from slackwater.store import open_store
 from slackwater.testing.oracle import compare, expected_totals
 from slackwater.testing.payments_stream import totals
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
 SOURCE = Path(sw.__file__).parent
 # Not the formats of tables and receivers: pipelines with these are in modules of their own.
 NOT_HERE = {"formats/inbox.py", "formats/keyed.py"}
-CORE = ["formats/*.py", "artifacts.py", "log.py", "checkpointer.py", "recovery.py", "retention.py", "rewind.py"]
+CORE = ["formats/*.py", "artifacts.py", "log.py", "pointer.py", "checkpointer.py", "recovery.py", "retention.py",
+        "rewind.py"]  # fmt: skip
 ROWS = 3_000
 PER_BATCH = 500
+CODEC = "spark.sql.streaming.stateStore.compression.codec"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -366,6 +370,20 @@ def test_a_session_with_wrong_settings_is_told_each_line_that_mends_it(spark: Sp
     query.stop()
 
 
+def test_a_session_that_sets_nothing_is_told_so_with_sparks_own_values(spark: SparkSession) -> None:
+    own = spark.newSession()
+    for key in [*REQUIRED, "spark.sql.streaming.minBatchesToRetain"]:
+        own.conf.unset(key)
+    with pytest.raises(sw.Unsupported, match=re.escape("checkpointFormatVersion is 1")) as raised:
+        check_session(own, Settings())
+    assert raised.value.code == "session.wrong_settings"
+    # The codec is Spark's own, and it keeps enough micro-batches.
+    assert set(raised.value.details["settings"]) == REQUIRED.keys() - {CODEC}
+    for key, value in raised.value.details["settings"].items():
+        own.conf.set(key, value)
+    check_session(own, Settings())
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -433,7 +451,6 @@ ELSEWHERE = {
     "formats/sealed.py:__init__",
     "formats/states.py:_apply_unlabel",
     "formats/states.py:_does_not_follow",
-    "log.py:change",
     "log.py:trim",
     "log.py:unless_retired",
     "retention.py:_finished",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import slackwater as sw
+from slackwater.inspect.pipelines import pipelines
 from slackwater.pipeline.writer import PipelineWriter
+from tests.pipelines import make_pipeline
 from tests.spark.trickle import Trickle
 
 if TYPE_CHECKING:
@@ -119,6 +122,11 @@ def test_every_output_mode_goes_to_a_function(trickle: Trickle, mode: str) -> No
         (lambda w: w.option("drop_sink", "files").start(), "option.bad_value", ""),
         (lambda w: w.option("fallback", "oldest").start(), "option.bad_value", ""),
         (lambda w: w.option("metrics", "here").start(), "metrics.bad_address", "127.0.0.1:9109"),
+        (lambda w: w.option("keepLast", 5), "option.unknown", "did you mean keep_last?"),
+        (lambda w: sw.writeStream(None), "pipeline.not_streaming", "spark.readStream"),  # type: ignore[arg-type]
+        (lambda w: w.to("x", sw.DeltaSink(5)), "sink.bad_target", "as text"),  # type: ignore[arg-type]
+        (lambda w: w.to("x", sw.FileSink(None)), "sink.bad_target", "as text"),  # type: ignore[arg-type]
+        (lambda w: w.option("workdir", "s3://bucket/work").start(), "workdir.unusable", "workdir"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(
@@ -129,6 +137,26 @@ def test_what_is_not_served_is_refused_by_name(
     assert raised.value.code == code
     assert hint in (raised.value.hint or "")
     assert not (trickle.folder / "store").exists()
+
+
+def test_a_pipeline_is_no_store_for_another(trickle: Trickle) -> None:
+    orders = make_pipeline(trickle.folder, 1)
+    with pytest.raises(sw.InvalidInput, match=re.escape("is a pipeline, not a store of pipelines")) as raised:
+        trickle.to_files(store=str(orders)).start()
+    assert raised.value.code == "store.is_pipeline"
+    assert not (orders / "ids").exists()
+
+
+@pytest.mark.parametrize("name", ["a/b 50%", "q#1?x", "zürich"])
+def test_any_character_may_be_in_the_pipelines_name_and_in_the_path_of_its_working_directory(
+    trickle: Trickle, name: str
+) -> None:
+    trickle.drop(range(3))
+    writer = trickle.to_files(workdir=str(trickle.folder / "wörk 1%20:#?{a,b}*"))
+    query = writer.queryName(name).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert (trickle.out(), len(query.checkpoints())) == (list(range(3)), 1)
+    assert [query.url] == [found.url for found in pipelines(str(trickle.folder / "store"))]
 
 
 def test_a_sink_object_serves_its_pipeline_again_and_no_other(trickle: Trickle) -> None:
@@ -155,6 +183,22 @@ def test_a_typo_is_pythons_own_error(trickle: Trickle) -> None:
         trickle.writer().outputmode("append")
     with pytest.raises(TypeError, match="avaliableNow"):
         trickle.writer().trigger(avaliableNow=True)  # type: ignore[call-arg]
+
+
+def test_a_start_is_refused_before_it_fences_a_program_or_a_keyed_state_that_has_no_checkpoint_yet(
+    trickle: Trickle,
+) -> None:
+    trickle.drop(range(3))
+    with sw.open_pipeline(trickle.folder / "store", "ids") as program:
+        with pytest.raises(sw.Unsupported, match=r"\[hydrate.foreign\].*no checkpoint yet"):
+            trickle.to_files().start()
+        assert program.checkpoint(offsets={}, state={}).epoch == 1, "nobody has fenced it"
+    shutil.rmtree(trickle.folder / "store")
+    with sw.open_keyed(sw.CheckpointConfig(trickle.folder / "store" / "ids")) as keyed:
+        with pytest.raises(sw.Unsupported, match=r"\[hydrate.foreign\].*no checkpoint yet"):
+            trickle.to_files().start()
+        assert keyed.create_checkpoint().epoch == 1, "nobody has fenced it"
+    assert not (trickle.folder / "out").exists()
 
 
 def test_a_source_that_cleans_up_behind_spark_is_refused(spark: SparkSession, trickle: Trickle) -> None:

@@ -52,7 +52,7 @@ class Trickle:
         return (
             sw.writeStream(self.ids())
             .queryName("ids")
-            .options(store=str(self.folder / "store"), workdir=str(self.folder / "work"), **options)
+            .options(**{"store": str(self.folder / "store"), "workdir": str(self.folder / "work"), **options})
         )
 
     def to_files(self, **options: Any) -> PipelineWriter:

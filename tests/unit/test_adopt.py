@@ -51,6 +51,13 @@ def test_an_adoption_that_dies_after_it_counts_is_told_to_start(
     assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
 
 
+def test_a_pipeline_is_no_store_for_another(tmp_path: Path, directory: Path) -> None:
+    sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    with pytest.raises(sw.InvalidInput, match="not a store of pipelines") as raised:
+        sw.adopt(directory, store=tmp_path / "store" / "orders", pipeline="inside")
+    assert raised.value.code == "store.is_pipeline"
+
+
 def test_the_directory_is_only_read(tmp_path: Path, directory: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*")}
     sw.adopt(directory.as_uri(), store=str(tmp_path / "store"), pipeline="orders")

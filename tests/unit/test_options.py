@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import pytest
 
 import slackwater as sw
+from slackwater.pipeline import options
 from slackwater.pipeline.options import parse_options
 from slackwater.settings import Settings
 
@@ -63,6 +65,24 @@ def test_a_value_that_cannot_be_is_named(key, value, code):
         parse_options({"store": "/x", key: value})
     assert raised.value.code == code
     assert code.startswith(("metrics", "name")) or key in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("fallback", "newest", "fallback can be newest-verified; or leave it out"),
+        ("delivery", "once", "delivery can be at-least-once or at-most-once or exactly-once; or leave it out"),
+        ("accept_changes", "maybe", "change the value, or leave it out"),
+    ],
+)
+def test_an_option_that_has_but_some_values_is_told_with_them(key, value, hint):
+    with pytest.raises(sw.InvalidInput) as raised:
+        parse_options({"store": "/x", key: value})
+    assert raised.value.hint == hint
+
+
+def test_an_option_that_is_nearly_written_is_found():
+    assert doctest.testmod(options).failed == 0
 
 
 def test_a_setting_is_refused_in_words_that_say_what_it_can_be():

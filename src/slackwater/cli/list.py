@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import make_settings, open_pipeline, store_options, url_argument
-from .text import format_age, format_size, format_time, note, print_json, print_table
+from .text import format_age, format_size, format_time, format_way_back, note, print_json, print_table
 
 if TYPE_CHECKING:
     from ..inspect.checkpoints import CheckpointSummary
@@ -45,7 +45,7 @@ def command(url: str, as_json: bool, timeout_s: float) -> None:
 def _row(summary: CheckpointSummary, width: int) -> list[str]:
     notes = [
         *(["head"] if summary.head else []),
-        *([f"rolled back to {summary.rollback_to}"] if summary.rollback_to is not None else []),
+        *filter(None, [format_way_back(summary.rollback_to, summary.repair)]),
         *(["undone"] if summary.undone else [] if summary.settled else ["sinks not yet on record"]),
         *([f"damaged: {summary.problem.message}"] if summary.problem else []),
     ]

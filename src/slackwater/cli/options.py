@@ -97,11 +97,10 @@ def resolve(pipeline: Pipeline, ref: str) -> tuple[LiveCheckpoint, list[LeftOut]
 
 def tell_choice(ref: str, epoch: int, created_at_ms: int, passed: Sequence[LeftOut]) -> None:
     """Say which checkpoint a time has led to, and what a REF has passed over; ``latest`` is the newest all the same."""
-    from ..labels import LATEST_REF, parse_time  # noqa: PLC0415
+    from ..labels import LATEST_REF, format_zone  # noqa: PLC0415
 
     if ref.startswith("@"):
-        zone = "" if parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
-        note(f"note: {ref}{zone} is epoch {epoch}, made at {format_time(created_at_ms)}")
+        note(f"note: {ref}{format_zone(ref)} is epoch {epoch}, made at {format_time(created_at_ms)}")
     if ref != LATEST_REF:
         tell_passed_over(passed)
 

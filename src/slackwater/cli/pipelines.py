@@ -10,7 +10,7 @@ from .options import make_settings, store_options
 from .text import format_age, format_time, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..inspect.pipelines import PipelineSummary
+    from ..inspect.pipelines import PipelineSummary, Problem
 
 
 @click.command("pipelines")
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def command(store: str, as_json: bool, timeout_s: float) -> None:
     """List the pipelines in a STORE.
 
-    A damaged one is listed too, with what is wrong.
+    One that is damaged or cannot be read is listed too, with what is wrong.
 
     \b
     Examples:
@@ -34,13 +34,16 @@ def command(store: str, as_json: bool, timeout_s: float) -> None:
     elif found:
         columns = ["PIPELINE", ">EPOCH", "UPDATED", "AGE", ">CHECKPOINTS", ">SAVEPOINTS", "DRIVER", "URL"]
         print_table(columns, [_row(summary) for summary in found])
+        for summary in found:
+            if summary.problem is not None:
+                note(f"note: {summary.name}: [{summary.problem.code}] {summary.problem.message}")
     else:
         note(f"no pipelines in {store}")
 
 
 def _row(summary: PipelineSummary) -> list[str]:
     if summary.problem is not None:
-        return [summary.name, "?", "?", "?", "?", "?", f"damaged: {summary.problem.message}", summary.url]
+        return [summary.name, "?", "?", "?", "?", "?", f"{_word(summary.problem)}: {summary.problem.code}", summary.url]
     updated_at_ms = summary.updated_at_ms or 0
     return [
         summary.name,
@@ -52,3 +55,8 @@ def _row(summary: PipelineSummary) -> list[str]:
         "ended" if summary.released else "running or crashed",
         summary.url,
     ]
+
+
+def _word(problem: Problem) -> str:
+    """Tell what a store did not give from what it gave and is damaged."""
+    return "not read" if problem.code.startswith("store.") else "damaged"

@@ -35,9 +35,11 @@ def command(store: str, as_json: bool, timeout_s: float) -> int:
       slackwater probe s3://bucket/slackwater
       slackwater probe ./store --json
     """
+    from ..inspect.pipelines import refuse_pipeline  # noqa: PLC0415
     from ..store.opening import open_unproven  # noqa: PLC0415
     from ..store.probe import name_folder, probe  # noqa: PLC0415
 
+    refuse_pipeline(store, make_settings(timeout_s))
     opened, folder = open_unproven(store, make_settings(timeout_s)), name_folder()
     report = _interruptible(lambda pause: probe(opened, folder, pause=pause), folder)
     refusal = report.refusal()

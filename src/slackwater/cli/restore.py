@@ -52,11 +52,15 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     """
     from pathlib import Path  # noqa: PLC0415
 
+    from ..formats.manifest import kind_of  # noqa: PLC0415
+    from ..ownership import whose  # noqa: PLC0415
     from ..recovery import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import hydrate, remove_unfinished, write_files  # noqa: PLC0415
+    from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished, write_files  # noqa: PLC0415
 
     if not directory.strip():
         raise click.BadParameter("it is empty; the folder of this process is .", param_hint="--to")
+    if "://" in directory:  # as a path it would be ./s3:/…
+        raise click.BadParameter(f"{directory} is a URL; a directory of this machine is needed.", param_hint="--to")
     pipeline, target = open_pipeline(url, timeout_s), Path(directory).absolute()
     if _is_inside(target, pipeline.store.url):
         raise click.BadParameter(f"{target} is inside the pipeline's own folder.", param_hint="--to")
@@ -66,7 +70,7 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     def restore(entry: LiveCheckpoint) -> None:
         with pipeline.log.unless_retired(entry):
             manifest = load_manifest(pipeline.store, entry)
-            write = write_files if _whose(manifest) else hydrate
+            write = hydrate if kind_of(manifest) == "spark" else write_files
             write(pipeline.store, manifest, target, make_settings(timeout_s))
         manifests[entry.checkpoint_id] = manifest
 
@@ -78,16 +82,18 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
         result = {"directory": str(target), "files": len(sizes), "size_bytes": sum(sizes), "passed_over": passed}
         print_json({**facts, "micro_batch": manifest.micro_batch, **result})
         return
-    whose = _whose(manifest)
+    is_sparks = kind_of(manifest) == "spark"
+    then = f"Spark goes on with {manifest.micro_batch + 1}" if is_sparks else whose(manifest)
     print_fields(
         {
             "restored": f"epoch {entry.epoch}, checkpoint {entry.checkpoint_id}",
-            "micro-batch": f"{manifest.micro_batch}; " + (whose or f"Spark goes on with {manifest.micro_batch + 1}"),
+            "micro-batch": f"{manifest.micro_batch}; {then}",
             "written": f"{count(len(sizes), 'file')}, {format_size(sum(sizes))}, every byte verified",
         }
     )
-    if not whose:
-        print(f'\nto use it with plain Spark:\n  .option("checkpointLocation", {plain(json.dumps(target.as_uri()))})')
+    if is_sparks:
+        location = json.dumps(checkpoint_location(target), ensure_ascii=False)
+        print(f'\nto use it with plain Spark:\n  .option("checkpointLocation", {plain(location)})')
 
 
 def _restore_one(
@@ -127,10 +133,3 @@ def _is_inside(target: Path, store_url: str) -> bool:
 
     store = urlsplit(store_url)
     return store.scheme == "file" and target.resolve().is_relative_to(unquote(store.path))
-
-
-def _whose(manifest: Manifest) -> str | None:
-    """Say whose checkpoint it is; None for Spark's, the only one that Spark can start from."""
-    from ..formats.manifest import kind_of  # noqa: PLC0415
-
-    return {"copied": "copied in", "program": "a program's", "keyed": "a keyed state's"}.get(kind_of(manifest))

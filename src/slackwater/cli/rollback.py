@@ -58,15 +58,23 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
 
 
 def _print(plan: RollbackPlan) -> None:
-    undone, labels = plan.undone_epochs, ", ".join(plan.undone_labels)
+    labels = ", ".join(plan.undone_labels)
     print_fields(
         {
             "from": f"epoch {plan.head_epoch}",
             "to": f"epoch {plan.to_epoch} of {format_time(plan.to_created_at_ms)}, every byte verified",
             "as": f"epoch {plan.epoch}",
-            "undone": f"{count(len(undone), 'epoch')}: {format_span(undone)}",
+            "undone": _format_undone(plan),
             **({"savepoints": f"{labels}: kept, and never again to be rolled back to"} if labels else {}),
             "driver": "one may be running; it will be fenced" if plan.running else "none is running",
         }
     )
     print_effects(plan)
+
+
+def _format_undone(plan: RollbackPlan) -> str:
+    """Name the epochs that are undone. Sinks hold rows of those, too, whose checkpoints have left."""
+    kept = plan.undone_epochs
+    if len(kept) == plan.head_epoch - plan.to_epoch:
+        return f"{count(len(kept), 'epoch')}: {format_span(kept)}"
+    return f"all that counts after epoch {plan.to_epoch}; checkpoints among it: {format_span(kept)}"

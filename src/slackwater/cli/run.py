@@ -1,4 +1,4 @@
-"""``slackwater run``: a PySpark program whose pipelines end after a last checkpoint."""
+"""``slackwater run``: a PySpark program whose pipelines end cleanly."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .text import note, print_json
 
 _WRAPPED = re.compile(r"slackwater\.[\w.]*?(\w+): \[([a-z0-9_]+(?:\.[a-z0-9_]+)+)\] (.*?)(?: \(hint: (.*)\))?$", re.M)
 _STOPPING = "pipeline.stopping"
+_POLL_S = 0.05
 
 
 @click.command("run", context_settings={"allow_interspersed_args": False})
@@ -32,9 +33,9 @@ _STOPPING = "pipeline.stopping"
 def command(app: str, args: tuple[str, ...], as_json: bool) -> int:
     """Run a PySpark program with pipelines.
 
-    Pipelines that still run when the program ends are waited for. Ctrl-C or SIGTERM stops them after a last
-    checkpoint; a second one ends at once, which is safe: the next start recovers. Options of slackwater stand
-    before APP, everything after it is the program's.
+    Pipelines that still run when the program ends are waited for. Ctrl-C or SIGTERM stops them: what is committed is
+    checkpointed, and the micro-batch under way is dropped and done again next time. A second one ends at once, which is
+    safe: the next start recovers. Options of slackwater stand before APP, everything after it is the program's.
 
     \b
     Examples:
@@ -87,7 +88,7 @@ def _run(path: str, args: tuple[str, ...], stop: _Stop) -> int:
     except BaseException as error:
         failure = error
     if (failure is not None or code) and _active():
-        note("the program has failed: stopping after a last checkpoint…")
+        note("the program has failed: stopping its pipelines; what is committed is checkpointed")
     for query in _active():
         with suppress(Exception):  # What ended the program is what is told.
             query.stop()
@@ -164,17 +165,43 @@ class _Stop:
         self._thread.start()
 
     def _stop(self) -> None:
-        running = _active()
+        while not (running := _active()) and _java_is_starting():
+            time.sleep(_POLL_S)
         if not running:
+            note("stopping: no pipeline is running")
+            _expect_interrupt()
             self._interrupt = True
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
             return
-        note("stopping after a last checkpoint… (once more ends at once)")
+        note("stopping: what is committed is checkpointed, the micro-batch under way is dropped and done again next "
+             "time (once more ends at once)")  # fmt: skip
+        sys.modules["slackwater.pipeline.query"].hush_spark()
         for query in running:
             try:
                 query.stop()
+                note(_describe_end(query))
             except BaseException as error:
                 self._failure = self._failure or error
+
+
+def _describe_end(query: Any) -> str:
+    kept = query.checkpoints()
+    return f"{query.name}: ended cleanly, " + (f"at epoch {kept[-1].epoch}" if kept else "and has no checkpoint yet")
+
+
+def _java_is_starting() -> bool:
+    """Tell whether the main thread waits for a JVM: interrupted there, pyspark would leave it behind for ever."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_name != "launch_gateway":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _expect_interrupt() -> None:
+    """Let the interrupt of a call to the JVM not be logged with its traceback, as py4j does: it was asked for."""
+    import logging  # noqa: PLC0415
+
+    logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
 
 
 def _was_asked_for(failure: BaseException) -> bool:

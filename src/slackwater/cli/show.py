@@ -10,7 +10,17 @@ import click
 from ..errors import SlackwaterError
 from .folders import folder_instead, show_folder
 from .options import at_option, open_pipeline, resolve, store_options, url_argument
-from .text import count, format_age, format_offsets, format_size, format_time, print_fields, print_json, print_table
+from .text import (
+    count,
+    format_age,
+    format_offsets,
+    format_size,
+    format_time,
+    format_way_back,
+    print_fields,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from ..inspect.checkpoints import CheckpointDetail, CheckpointSummary
@@ -103,8 +113,11 @@ def _print(detail: CheckpointDetail) -> None:
 
 
 def _standing(checkpoint: CheckpointSummary) -> str:
-    rolled_back = f"rolled back to {checkpoint.rollback_to}" if checkpoint.rollback_to is not None else ""
-    facts = ["head" if checkpoint.head else "", "undone" if checkpoint.undone else "", rolled_back]
+    facts = [
+        "head" if checkpoint.head else "",
+        "undone" if checkpoint.undone else "",
+        format_way_back(checkpoint.rollback_to, checkpoint.repair),
+    ]
     return f" ({', '.join(filter(None, facts))})" if any(facts) else ""
 
 

@@ -112,6 +112,15 @@ def format_offsets(offsets: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in offsets.items())
 
 
+def format_way_back(to_epoch: int | None, repair: bool) -> str:
+    """Say what has gone back to an older epoch; nothing, where nothing has.
+
+    >>> format_way_back(4, False), format_way_back(4, True), format_way_back(None, False)
+    ('rolled back to 4', 'repaired to 4', '')
+    """
+    return "" if to_epoch is None else f"{'repaired' if repair else 'rolled back'} to {to_epoch}"
+
+
 def count(number: int, noun: str) -> str:
     """Count things.
 

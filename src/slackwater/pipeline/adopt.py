@@ -12,7 +12,7 @@ from ..checkpointer import make_first
 from ..errors import Conflict, InvalidInput, NotFound
 from ..formats.layout import format_name
 from ..formats.states import LiveCheckpoint
-from ..inspect.pipelines import join_url
+from ..inspect.pipelines import join_url, refuse_pipeline
 from ..log import Log
 from ..settings import Settings
 from ..spark.capture import capture
@@ -49,6 +49,7 @@ def adopt(
             code="adopt.running",
             hint="stop it first, then adopt its directory",
         )
+    refuse_pipeline(_as_text(store, "store.bad_url"), settings, storage_options)
     opened = open_store(url, settings, **(storage_options or {}))
     log = Log(opened, world, settings)
     _refuse_old(log, pipeline)

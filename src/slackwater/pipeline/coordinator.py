@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from ..checkpointer import Attempt, Checkpointer, Report, SinkFailed, describe_output
-from ..errors import Conflict, SlackwaterError, Unavailable
+from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..log import Log
 from ..retention import References, delete_old
@@ -71,7 +73,7 @@ class Coordinator:
         tables: Tables,
         source_types: Sequence[str],
         ahead: int,
-        acknowledgements: Acknowledgements | None = None,
+        acknowledgements: Acknowledgements,
     ) -> None:
         self.checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
         self._world, self._sinks, self._acknowledgements = world, sinks, acknowledgements
@@ -95,10 +97,12 @@ class Coordinator:
             )
             if self.stopping or self.failure:
                 raise Stopping("the pipeline is stopping", code="pipeline.stopping")
+            before = self._epochs.newest
             checkpoint_id = self._epochs.begin(self._world.monotonic(), self._world.checkpoint_id)
             self._unfinished.add(checkpoint_id)
         staged = None
         try:
+            self._check_followed(micro_batch, before)
             self.tables.begin(checkpoint_id, micro_batch)
             staged = StagedBatch(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
         except BaseException as error:
@@ -112,6 +116,18 @@ class Coordinator:
             with self._changed:
                 self._epochs.end(staged, self._world.monotonic())
                 self._changed.notify_all()
+
+    def _check_followed(self, micro_batch: int, before: int) -> None:
+        """See that Spark keeps its logs where we look for them: else no micro-batch would ever be checkpointed."""
+        # It writes a micro-batch's offsets before foreachBatch, and its commit before the next one.
+        expected = [f"offsets/{micro_batch}", *([f"commits/{before}"] if before >= 0 else [])]
+        for name in expected:
+            if not (self._work.checkpoint / name).exists():
+                raise Corrupt(
+                    f"Spark runs micro-batch {micro_batch}, and {name} is not in {self._work.checkpoint}",
+                    code="capture.file_missing",
+                    hint="see that nobody cleans up in the working directory, then start again",
+                )
 
     def _stage_all(self, frame: DataFrame, checkpoint_id: str, micro_batch: int) -> dict[str, dict[str, Any]]:
         # Functions last: they may drop the frame's cache, and what they do is seen at once.
@@ -149,8 +165,12 @@ class Coordinator:
             self._fail(query, error)
         finally:
             _await_end(query)
-            self.tables.close()
-            self.failure = self.failure or self.tables.error
+            failed: BaseException | None = None
+            try:
+                self.tables.close()
+            except BaseException as error:  # A feed's own, or a disk's: whoever waits for the end must be told of it.
+                failed = error
+            self.failure = self.failure or self.tables.error or failed
             self._finish()
             self._work.remove()
             with self._changed:
@@ -171,12 +191,20 @@ class Coordinator:
             if oldest is not None and self._is_committed(oldest.last, 0 if ended else _ALIVE_POLL_S):
                 return oldest
             if ended:
-                return oldest if oldest is not None and oldest.cut(lambda n: self._is_committed(n, 0)) else None
+                return oldest if oldest is not None and self._cut(oldest) else None
             if not query.isActive:
                 _await_end(query)
                 with self._changed:
                     self._epochs.close_through()
                 ended = True
+
+    def _cut(self, epoch: Epoch) -> bool:
+        newest = epoch.last
+        left = epoch.cut(lambda micro_batch: self._is_committed(micro_batch, 0))
+        # Whoever stops a pipeline expects that; of any other end nobody has told yet.
+        level = logging.INFO if self.stopping else logging.WARNING
+        logger.log(level, "Spark has ended without committing micro-batch %d: the next start does it again", newest)
+        return left
 
     def _oldest_closed(self, patience_s: float) -> Epoch | None:
         with self._changed:
@@ -202,6 +230,7 @@ class Coordinator:
         requests, began = self._store.requests.snapshot(), self._world.monotonic()
         cut = capture(self._work.checkpoint, epoch.last, self._source_types)
         cut = self.tables.add(cut, epoch.checkpoint_id, self.checkpointer.holdings)
+        cut = msgspec.structs.replace(cut, sources=self._acknowledgements.note(cut.sources))
         captured_ms = round(1000 * (self._world.monotonic() - began))
         report = self.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
         self._references.know(report.checkpoint_id, report.objects)
@@ -213,10 +242,9 @@ class Coordinator:
             self._changed.notify_all()
         if error := delete_old(self._store, self._log, self.checkpointer, self._references):
             self.progress.note_error(error)
-        if self._acknowledgements is not None:
-            self._acknowledgements.know(report.checkpoint_id, cut.sources)
-            if error := self._acknowledgements.acknowledge(self.checkpointer.state):
-                self.progress.note_error(error)
+        self._acknowledgements.know(report.checkpoint_id, cut.sources)
+        if error := self._acknowledgements.acknowledge(self.checkpointer.state):
+            self.progress.note_error(error)
         logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
 
     def _attempt(self, epoch: Epoch) -> Attempt:

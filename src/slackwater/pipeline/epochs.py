@@ -67,7 +67,8 @@ class Epochs:
 
     @property
     def is_open(self) -> bool:
-        return self._open is not None
+        """Whether an epoch has micro-batches already: one that has just begun is that of its first."""
+        return self._open is not None and bool(self._open.staged)
 
     def has_room(self, micro_batch: int, now: float) -> bool:
         """Say whether this micro-batch may be staged now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Literal, cast
 
 import msgspec
@@ -27,6 +28,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     accept_changes: bool = False
     # The guarantee that is asked for; one that does not hold is refused.
     delivery: Literal["exactly-once", "at-least-once", "at-most-once"] | None = None
+    # Up to which checkpoint sources are acknowledged; after the newest, nothing older can be rolled back to.
+    acknowledge: Literal["oldest", "newest"] = "oldest"
     # Where to serve metrics: host:port, or a port of the loopback interface.
     metrics: str | None = None
     settings: Settings = Settings()
@@ -37,6 +40,17 @@ SETTINGS = frozenset(Settings.__struct_fields__)
 OPTIONS = SETTINGS | set(Options.__struct_fields__) - {"settings", "store_options"}
 
 
+def find_near(key: str) -> str | None:
+    """Find the option that may be meant, in whichever way its words are joined.
+
+    >>> find_near("stor"), find_near("keepLast"), find_near("colour")
+    ('store', 'keep_last', None)
+    """
+    by_letters = {name.replace("_", ""): name for name in sorted(OPTIONS)}
+    near = get_close_matches(key.replace("_", "").lower(), by_letters, n=1, cutoff=0.75)
+    return by_letters[near[0]] if near else None
+
+
 def parse_options(given: Mapping[str, Any]) -> Options:
     """Parse what was given; numbers and truth values may be text, as in PySpark."""
     own = {key: _plain(key, value) for key, value in given.items() if key in OPTIONS - SETTINGS}
@@ -44,7 +58,7 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         options = msgspec.convert(own, Options, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidInput(
-            f"an option cannot be so: {error}", code="option.bad_value", hint="change the value, or leave it out"
+            f"an option cannot be so: {error}", code="option.bad_value", hint=_name_choices(own)
         ) from None
     settings = msgspec.structs.replace(
         Settings(), **{key: _parse_setting(key, value) for key, value in given.items() if key in SETTINGS}
@@ -55,6 +69,16 @@ def parse_options(given: Mapping[str, Any]) -> Options:
         parse_address(options.metrics)
     of_client = {key.removeprefix("store."): value for key, value in given.items() if key.startswith("store.")}
     return msgspec.structs.replace(options, settings=settings, store_options=of_client)
+
+
+def _name_choices(given: Mapping[str, Any]) -> str:
+    """Name the values of an option that has but some, and was given none of them."""
+    for field in cast(msgspec.inspect.StructType, msgspec.inspect.type_info(Options)).fields:
+        kinds = field.type.types if isinstance(field.type, msgspec.inspect.UnionType) else (field.type,)
+        choices = [value for kind in kinds if isinstance(kind, msgspec.inspect.LiteralType) for value in kind.values]
+        if choices and given.get(field.name) not in (None, *choices):
+            return f"{field.name} can be {' or '.join(map(str, choices))}; or leave it out"
+    return "change the value, or leave it out"
 
 
 def _parse_setting(key: str, value: Any) -> Any:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pyspark import SparkContext
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ..errors import Conflict, NotFound
@@ -167,11 +168,18 @@ def refuse_second(url: str) -> None:
             )
 
 
-def register(query: PipelineQuery) -> None:
+def register(url: str, query: PipelineQuery) -> None:
+    """Remember a query by the one spelling of its pipeline's URL that every store has."""
     with _active_lock:
-        for url in [url for url, old in _active.items() if not old.untold]:
-            del _active[url]
-        _active[query.url] = query
+        for known in [known for known, old in _active.items() if not old.untold]:
+            del _active[known]
+        _active[url] = query
+
+
+def hush_spark() -> None:
+    """Let Spark log nothing more: the end that it is asked for looks like a failure to it."""
+    if (context := SparkContext._active_spark_context) is not None:
+        context.setLogLevel("OFF")
 
 
 def active() -> list[PipelineQuery]:

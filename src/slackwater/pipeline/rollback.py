@@ -93,7 +93,7 @@ def check_refused(plan: Plan, *, code: str) -> None:
 def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:
     target, passed = _find(pipeline, to, settings)
     try:
-        manifest = rewind.verify_restorable(pipeline.store, target, settings)
+        manifest = recovery.verify_restorable(pipeline.store, target, settings)
     except Corrupt:
         # A driver that runs may have retired it meanwhile: that is no damage.
         find_target(cast(State, pipeline.log.read()), target.epoch)
@@ -114,7 +114,7 @@ def _find(pipeline: Pipeline, to: str, settings: Settings) -> tuple[LiveCheckpoi
     state = pipeline.state
     if to == NEWEST_VERIFIED:
         return rewind.get_newest_verified(
-            state, rewind.targets(state), lambda entry: rewind.verify_restorable(pipeline.store, entry, settings)
+            state, rewind.targets(state), lambda entry: recovery.verify_restorable(pipeline.store, entry, settings)
         )
     target = resolve(state, to)
     return target, passed_over(state, to, target)

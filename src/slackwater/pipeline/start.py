@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,12 +15,15 @@ from ..errors import Corrupt, Unsupported
 from ..failpoints import reach
 from ..fallback import recover
 from ..formats.manifest import Manifest
+from ..formats.positions import acknowledged_of
 from ..formats.query import Query, differences
 from ..formats.states import State
+from ..inspect.pipelines import refuse_pipeline
 from ..log import Log
+from ..ownership import refuse_foreign
 from ..retention import References, delete_old, sweep
 from ..rewind import epochs_after
-from ..spark.hydrate import refuse_foreign
+from ..spark.hydrate import checkpoint_location
 from ..spark.plan import describe_query, pipeline_hash, source_types
 from ..spark.session import check_session, micro_batches_ahead
 from ..store import Store, open_store
@@ -31,7 +34,7 @@ from .query import PipelineQuery, refuse_second, register
 from .sinks.sink import Sink
 from .sources.acknowledge import Acknowledgements, inboxes_of, refuse_others
 from .sources.contracts import contract_of
-from .tables.table import tables_of
+from .tables.table import Table, tables_of
 from .tables.versions import Tables
 from .workdir import WorkingDirectory, working_place
 
@@ -68,6 +71,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     query_hash: str
     delivery: str
     inboxes: dict[str, Path]
+    tables: dict[str, Table]
 
 
 def start(job: Job) -> PipelineQuery:
@@ -86,14 +90,15 @@ def start(job: Job) -> PipelineQuery:
         running = _start_spark(job.writer, coordinator, work)
     except BaseException as error:
         if coordinator is not None:
-            coordinator.tables.close()
+            with suppress(Exception):  # the first error is the one to tell
+                coordinator.tables.close()
         if work is not None:
             work.remove()
         release_failed(log, claimed.state.generation, error)
         raise
-    handle = PipelineQuery(running._jsq, store.url, coordinator, lambda: Log(store, world, job.options.settings))
+    handle = PipelineQuery(running._jsq, job.url, coordinator, lambda: Log(store, world, job.options.settings))
     coordinator.start(running)
-    register(handle)
+    register(store.url, handle)
     return handle
 
 
@@ -101,8 +106,9 @@ def _prepare(job: Job) -> Prepared:
     """Check everything that can be checked without a claim."""
     options = job.options
     check_session(job.frame.sparkSession, options.settings)
-    sources = source_types(job.frame)
-    delivery = check_delivery(sources, job.sinks, options.delivery)
+    sources, tables = source_types(job.frame), tables_of(job.frame)
+    fed_from = [kind for table in tables.values() for kind in table.feed.source_types()]
+    delivery = check_delivery([*sources, *fed_from], job.sinks, options.delivery)
     world, store = RealWorld(), open_store(job.url, options.settings, **options.store_options)
     refuse_second(store.url)
     kinds = [f"{name}:{sink.kind}" for name, sink in job.sinks.items()]
@@ -116,7 +122,10 @@ def _prepare(job: Job) -> Prepared:
         query_hash=pipeline_hash(job.frame, job.output_mode, kinds),
         delivery=delivery,
         inboxes=inboxes_of(job.frame),
+        tables=tables,
     )
+    for table in tables.values():
+        table.refuse_taken()
     _check_query(job, ready)
     refuse_others(ready.inboxes, ready.log.state.uid if ready.log.state else None)
     return ready
@@ -158,7 +167,12 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         settlement=head.settlement if head else None,
     )
     delete_old(store, log, checkpointer, references)
-    acknowledgements = Acknowledgements(store, ready.inboxes)
+    acknowledgements = Acknowledgements(
+        store,
+        ready.inboxes,
+        up_to=job.options.acknowledge,
+        acknowledged=acknowledged_of(head.manifest.source_offsets) if head else {},
+    )
     acknowledgements.acknowledge(checkpointer.state)
     logger.log(
         logging.INFO if ready.delivery.startswith("exactly once") else logging.WARNING,
@@ -179,7 +193,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
         settings=settings,
         sinks=job.sinks,
         work=work,
-        tables=Tables(tables_of(job.frame), work),
+        tables=Tables(ready.tables, work),
         source_types=ready.sources,
         ahead=micro_batches_ahead(job.frame.sparkSession),
         acknowledgements=acknowledgements,
@@ -187,16 +201,12 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
 
 
 def _check_query(job: Job, ready: Prepared) -> None:
-    """Compare the query with the one whose state it would take over."""
-    state = ready.log.read()
-    if state is None or state.head is None:
-        return
-    try:
-        before = recovery.twice(partial(recovery.load_manifest, ready.store, state.head))
-    except Corrupt:
-        return  # Recovery says what is wrong with it.
-    refuse_foreign(before)
-    recovery.refuse_renamed(before, job.name)
+    """Refuse a pipeline that is not Spark's; compare the query with the one whose state it would take over."""
+    before, state = refuse_foreign(ready.store, ready.log, job.name, "spark"), ready.log.state
+    if state is None:
+        refuse_pipeline(job.options.store, job.options.settings, job.options.store_options)
+    if before is None or state is None or before.epoch != state.epoch:
+        return  # There is none, or its manifest is damaged: recovery says what is wrong with it.
     _refuse_changed(job, before, ready.query)
     if before.pipeline_hash not in (None, ready.query_hash):
         logger.info("the query has changed since epoch %d, in ways that its state does not depend on", before.epoch)
@@ -223,7 +233,8 @@ def _describe(head: recovery.Head | None) -> str:
 
 def _start_spark(writer: DataStreamWriter, coordinator: Coordinator, work: WorkingDirectory) -> StreamingQuery:
     coordinator.tables.start(coordinator.has_open_epoch)
-    return writer.foreachBatch(coordinator.stage).option("checkpointLocation", work.checkpoint.as_uri()).start()
+    location = checkpoint_location(work.checkpoint)
+    return writer.foreachBatch(coordinator.stage).option("checkpointLocation", location).start()
 
 
 def check_delivery(sources: list[str], sinks: dict[str, Sink], wanted: str | None) -> str:

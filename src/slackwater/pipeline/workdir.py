@@ -69,6 +69,8 @@ def working_root(given: str | None = None) -> Path:
     """Find or make the folder that holds everything that is disposable."""
     chosen = given or os.environ.get(VARIABLE)
     root = Path(chosen).expanduser() if chosen else Path(tempfile.gettempdir()) / f"slackwater-{os.getuid()}"
+    if chosen and "://" in chosen:
+        raise _unusable(chosen, "it is a URL, and Spark works in a folder of this machine")
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = root.lstat()
@@ -84,9 +86,9 @@ def working_root(given: str | None = None) -> Path:
     return root.resolve()
 
 
-def _unusable(folder: Path, error: OSError) -> InvalidInput:
+def _unusable(folder: Path | str, why: OSError | str) -> InvalidInput:
     return InvalidInput(
-        f"no working directory can be made in {folder}: {error.strerror}",
+        f"no working directory can be made in {folder}: {why if isinstance(why, str) else why.strerror}",
         code="workdir.unusable",
         hint=f'set .option("workdir", …) or {VARIABLE} to a folder that this user can write to',
     )

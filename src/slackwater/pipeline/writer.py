@@ -10,7 +10,7 @@ from ..formats.layout import format_name
 from ..inspect.pipelines import join_url
 from . import refused
 from .metrics import serve
-from .options import OPTIONS, parse_options
+from .options import OPTIONS, find_near, parse_options
 from .query import PipelineQuery
 from .sinks.function import FunctionSink
 from .sinks.sink import Sink
@@ -25,6 +25,10 @@ _MODES = ("append", "update", "complete")
 
 def writeStream(frame: DataFrame) -> PipelineWriter:
     """Write a streaming DataFrame through Slackwater: ``sw.writeStream(df)`` for ``df.writeStream``."""
+    if not hasattr(frame, "isStreaming"):
+        raise InvalidInput(
+            f"{frame!r:.100} is no DataFrame", code="pipeline.not_streaming", hint="read one with spark.readStream"
+        )
     if not frame.isStreaming:
         raise InvalidInput(
             "the DataFrame is not a streaming one", code="pipeline.not_streaming", hint="read it with spark.readStream"
@@ -90,10 +94,12 @@ class PipelineWriter:
         if key.lower() == "path":
             raise refused.refuse_path()
         if key not in OPTIONS and not key.startswith("store."):
+            near = find_near(key)
             raise InvalidInput(
                 f"there is no option {key!r}",
                 code="option.unknown",
-                hint=f"options are {', '.join(sorted(OPTIONS))}, and store.NAME for the store's client",
+                hint=(f"did you mean {near}? " if near else "")
+                + f"options are {', '.join(sorted(OPTIONS))}, and store.NAME for the store's client",
             )
         self._options[key] = value
         return self

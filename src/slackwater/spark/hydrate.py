@@ -13,10 +13,11 @@ from pathlib import Path
 import msgspec
 
 from ..artifacts import Holdings
-from ..errors import Corrupt, InvalidInput, Unavailable, Unsupported
+from ..errors import Corrupt, InvalidInput, Unavailable
 from ..formats.keyed import is_keyed
 from ..formats.layout import check_path
-from ..formats.manifest import Manifest, kind_of
+from ..formats.manifest import Manifest
+from ..ownership import check_kind
 from ..recovery import restore
 from ..settings import Settings
 from ..store import Store
@@ -27,7 +28,15 @@ _NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
 _unfinished: set[Path] = set()
 _ending = threading.Event()
 _PATIENCE_S = 2.0
-_WHOSE = {"program": "a program without Spark", "keyed": "a keyed state without Spark"}
+
+
+def checkpoint_location(directory: Path) -> str:
+    """Name a local directory as Spark's option ``checkpointLocation`` takes it: as it is, never percent-encoded.
+
+    >>> checkpoint_location(Path("/tmp/50% of a b"))
+    'file:///tmp/50% of a b'
+    """
+    return f"file://{directory}"
 
 
 def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> Holdings:
@@ -36,19 +45,8 @@ def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Setting
     The directory must be new or empty. It has its name only when it is whole: until then, and after a crash, what is
     written is in a hidden one beside it.
     """
-    refuse_foreign(manifest)
+    check_kind(manifest, "spark")
     return write_files(store, manifest, directory, settings, check_structure)
-
-
-def refuse_foreign(manifest: Manifest) -> None:
-    """Refuse a checkpoint that is not Spark's."""
-    if (kind := kind_of(manifest)) != "spark":
-        whose = f"was copied in from {manifest.origin.format}" if manifest.origin else f"is of {_WHOSE[kind]}"
-        raise Unsupported(
-            f"checkpoint {manifest.checkpoint_id} {whose}: no Spark query can go on from it",
-            code="hydrate.foreign",
-            hint="slackwater restore URL --to DIR writes its state as files",
-        )
 
 
 def write_files(
@@ -64,7 +62,9 @@ def write_files(
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise InvalidInput(
-                f"{directory} is not empty, and Spark would mix what it finds there with the checkpoint",
+                f"{directory} is not empty, and Spark would mix what it finds there with the checkpoint"
+                if directory.is_dir()
+                else f"{directory} is a file, and a directory is needed",
                 code="hydrate.not_empty",
                 hint="name a directory that does not exist yet",
             )

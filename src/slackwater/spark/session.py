@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
+from ..extras import needed_for
 from ..settings import Settings
 from .java import ensure_java
 
@@ -56,7 +57,8 @@ def session(
     ensure_java()
     # Workers otherwise take the first python3 of the PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - after JAVA_HOME is settled
+    with needed_for("sw.session", "spark"):
+        from pyspark.sql import SparkSession  # noqa: PLC0415 - after JAVA_HOME is settled
 
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
@@ -70,7 +72,7 @@ def session(
 
 def check_session(spark: SparkSession, settings: Settings) -> None:
     """Refuse a session under which a checkpoint could not be trusted, naming each line that mends it."""
-    wrong = {key: value for key, value in REQUIRED.items() if str(spark.conf.get(key, "")).lower() != value.lower()}
+    wrong = {key: value for key, value in REQUIRED.items() if _get(spark, key).lower() != value.lower()}
     retain = settings.epochs_in_flight + _RETAIN_MARGIN
     if _retained(spark) < retain:
         wrong[_RETAIN] = str(retain)
@@ -78,7 +80,7 @@ def check_session(spark: SparkSession, settings: Settings) -> None:
         lines = "; ".join(f'spark.conf.set("{key}", "{value}")' for key, value in wrong.items())
         raise Unsupported(
             f"{len(wrong)} setting(s) of the SparkSession do not allow checkpoints that can be trusted: "
-            + ", ".join(f"{key} is {spark.conf.get(key, 'not set')}" for key in wrong),
+            + ", ".join(f"{key} is {_get(spark, key)}" for key in wrong),
             code="session.wrong_settings",
             hint=f"make the session with sw.session(), or before start(): {lines}",
             settings=wrong,
@@ -91,4 +93,14 @@ def micro_batches_ahead(spark: SparkSession) -> int:
 
 
 def _retained(spark: SparkSession) -> int:
-    return int(spark.conf.get(_RETAIN, "100") or 100)
+    return int(_get(spark, _RETAIN))
+
+
+def _get(spark: SparkSession, key: str) -> str:
+    """Get what holds: Spark's own default where the session says nothing; where Spark has none, ``not set``."""
+    from pyspark.errors import SparkNoSuchElementException  # noqa: PLC0415 - as in session()
+
+    try:
+        return str(spark.conf.get(key))
+    except SparkNoSuchElementException:
+        return "not set"

@@ -21,7 +21,7 @@ from ...errors import InvalidInput, Unavailable, Unsupported
 from ...store.retries import until_answered
 from ...store.translation import is_broken
 from .descriptors import StagedFile
-from .target import Target, unavailable
+from .target import Target, check_path, unavailable
 
 _T = TypeVar("_T")
 
@@ -30,7 +30,7 @@ class Table:
     """A table that may not be there yet."""
 
     def __init__(self, path: str | os.PathLike[str], options: dict[str, str]) -> None:
-        text = os.fspath(path)
+        text = check_path(path)
         remote = "://" in text and not text.startswith("file:")
         self.target = Target(text, options if remote else {})
         if "%" in str(self.target.local):

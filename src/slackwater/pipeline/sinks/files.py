@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ...artifacts import in_parallel
-from ...errors import Conflict, Corrupt, NotFound, Unsupported
+from ...errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from ...failpoints import reach
 from ...formats.layout import format_name
 from .descriptors import Staged, format_tag
@@ -65,7 +65,12 @@ class FileSink(StagingSink):
         self.address = self._target.url
 
     def _open(self, identity: Identity) -> Staging:
-        self._check_owner(identity)
+        if self._check_owner(identity) is None and self._store.list_names("_delta_log/"):
+            raise InvalidInput(
+                f"{self.address} is a Delta table, whose readers would not see files that are put there",
+                code="sink.bad_target",
+                hint=f'write to it with sw.DeltaSink("{self.address}"), or choose a folder of its own',
+            )
         self._owner, self._tag = identity, format_tag(identity.uid, identity.sink)
         return Staging(self._target, identity.uid, identity.sink)
 
@@ -113,7 +118,7 @@ class FileSink(StagingSink):
     def plan_undo(self, to_epoch: int) -> str:
         """Say what ``undo`` would withdraw, or refuse as it would."""
         self.check_bound()
-        return str(plan(self._target, self._staging, self._tag, self._entries().values(), to_epoch))
+        return plan(self._target, self._staging, self._tag, self._entries().values(), to_epoch).describe(self._store)
 
     def _create(self, entry: Entry, parsed: list[Staged]) -> int:
         """Commit, unless another driver has; return the newest epoch."""

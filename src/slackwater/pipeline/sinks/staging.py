@@ -122,7 +122,7 @@ class Staging:
                 writer.parquet(scratch.for_spark(folder))
             listed = scratch.store.list(folder)
             parts = [entry for entry in listed if _is_data(entry.key)]
-            rows = in_parallel([lambda entry=entry: _count_rows(scratch.store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
+            rows = in_parallel([lambda entry=entry: count_rows(scratch.store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
             files = [
                 StagedFile(path=entry.key, size_bytes=entry.size_bytes, rows=count)
                 for entry, count in zip(parts, rows, strict=True)
@@ -251,7 +251,7 @@ def _is_data(key: str) -> bool:
     return name.endswith(".parquet") and not name.startswith((".", "_")) and "/_temporary/" not in key
 
 
-def _count_rows(store: Store, entry: Listed) -> int:
+def count_rows(store: Store, entry: Listed) -> int:
     """Read the number of rows from the file's footer, and nothing else of it."""
     size = entry.size_bytes
     tail = store.get(entry.key, offset=max(0, size - _FOOTER_GUESS_BYTES), size=min(size, _FOOTER_GUESS_BYTES))

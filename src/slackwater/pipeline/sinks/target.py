@@ -40,7 +40,7 @@ class Target:
         lower = {name.lower(): value for name, value in options.items()}
         ours = {name: value for name, value in lower.items() if not name.startswith(_OF_DELTA_RS_ALONE)}
         settings = _deadlines(lower)
-        self.store: Store = open_store(os.fspath(path), settings, **ours)
+        self.store: Store = open_store(check_path(path), settings, **ours)
         self.url, self.total_timeout_s = self.store.url, settings.total_timeout_s
         scheme = urlsplit(self.url).scheme
         self.local = Path(unquote(urlsplit(self.url).path)) if scheme == "file" else None
@@ -164,6 +164,18 @@ def _deadlines(options: Mapping[str, str]) -> Settings:
         return msgspec.convert({"total_timeout_s": float(found[1]) * _UNITS_S[found[2]] if found else None}, Settings)
     except msgspec.ValidationError:
         raise bad_option(f"its {_TOTAL_TIMEOUT} is no time", "write it as 120s or 2m; a day is the most") from None
+
+
+def check_path(path: object) -> str:
+    """Take a path or a URL as text."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"a sink cannot write to {path!r:.100}, which is neither a path nor a URL",
+            code="sink.bad_target",
+            hint='write it as text, like sw.DeltaSink("/lake/totals")',
+        )
+    return text
 
 
 def _for_delta_rs(scheme: str, options: dict[str, str], settings: Settings) -> dict[str, str]:

@@ -1,17 +1,18 @@
-"""Acknowledge sources, rule 9: an inbox may drop what the oldest live checkpoint covers, and nothing else."""
+"""Acknowledge sources, rule 9: an inbox may drop what the oldest live checkpoint covers, or, told so, the newest."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ...errors import Conflict, SlackwaterError
 from ...failpoints import reach
 from ...formats import inbox as documents
 from ...formats.inbox import COVERED_FILE, Covered
 from ...formats.manifest import SourcePosition
+from ...formats.positions import KIND, note_acknowledged, positions_of
 from ...formats.states import LiveCheckpoint, State
 from ...incremental.documents import replace_document
 from ...incremental.inbox_reader import read_covered, read_published
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("slackwater")
 
-KIND = "inbox"
+# Up to which live checkpoint sources are acknowledged.
+UpTo = Literal["oldest", "newest"]
 # Where the inboxes are that this program has opened, by their uids: no others may be written to.
 _opened: dict[str, Path] = {}
 
@@ -56,13 +58,31 @@ def refuse_others(inboxes: Mapping[str, Path], pipeline: str | None) -> None:
 
 
 class Acknowledgements:
-    """Tells the inboxes of one pipeline what its live checkpoints do not need any more."""
+    """Tells the inboxes of one pipeline what its live checkpoints do not need any more.
 
-    def __init__(self, store: Store, inboxes: Mapping[str, Path]) -> None:
-        self._store, self._inboxes = store, inboxes
+    Up to the ``newest``: what is before it. Every checkpoint says so of itself, and no rollback goes past it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        inboxes: Mapping[str, Path],
+        *,
+        up_to: UpTo = "oldest",
+        acknowledged: Mapping[str, int] | None = None,
+    ) -> None:
+        self._store, self._inboxes, self._up_to = store, inboxes, up_to
+        # What the head's line has let go before, beyond what the oldest live checkpoint covers.
+        self._acknowledged = dict(acknowledged or {})
         # Where each checkpoint stands in each inbox; manifests never change.
         self._known: dict[str, dict[str, int]] = {}
         self._said: dict[str, int] = {}
+
+    def note(self, sources: Mapping[str, SourcePosition]) -> dict[str, SourcePosition]:
+        """Note in a checkpoint that is being made what will be let go once it counts, and what was before."""
+        if self._up_to == "newest":
+            self._acknowledged |= {i: p for i, p in positions_of(sources).items() if p > self._acknowledged.get(i, 0)}
+        return note_acknowledged(sources, self._acknowledged)
 
     def know(self, checkpoint_id: str, sources: Mapping[str, SourcePosition]) -> None:
         """Take the word of who has just made the checkpoint."""
@@ -95,7 +115,8 @@ class Acknowledgements:
 
     def _covered(self, inbox: str, state: State) -> int | None:
         """Find what all live checkpoints cover, undone ones too; None when one of them covers nothing."""
-        known = [self._positions(entry).get(inbox) for entry in state.live]
+        needing = state.live if self._up_to == "oldest" else [state.head] if state.head else []
+        known = [self._positions(entry).get(inbox) for entry in needing]
         ids = {entry.checkpoint_id for entry in state.live}
         self._known = {checkpoint_id: found for checkpoint_id, found in self._known.items() if checkpoint_id in ids}
         positions = [position for position in known if position is not None]
@@ -105,13 +126,3 @@ class Acknowledgements:
         if entry.checkpoint_id not in self._known:
             self._known[entry.checkpoint_id] = positions_of(load_manifest(self._store, entry).source_offsets)
         return self._known[entry.checkpoint_id]
-
-
-def positions_of(sources: Mapping[str, SourcePosition]) -> dict[str, int]:
-    """Find where a checkpoint stands in each inbox; read twice, an inbox stands where the slower one does."""
-    found: dict[str, int] = {}
-    for source in sources.values():
-        inbox, position = source.offsets.get("inbox"), source.offsets.get("position", "")
-        if source.source_type == KIND and inbox is not None and position.isdecimal():
-            found[inbox] = min(int(position), found.get(inbox, int(position)))
-    return found

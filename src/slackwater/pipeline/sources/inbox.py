@@ -20,8 +20,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...errors import InvalidInput, Unsupported
+from ...formats.positions import KIND
 from ...incremental.inbox_reader import Message, check_range, read_messages, read_published
-from .acknowledge import KIND, remember
+from .acknowledge import remember
 from .contracts import Contract, declare
 
 if TYPE_CHECKING:
