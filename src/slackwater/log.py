@@ -18,7 +18,7 @@ from .formats.records import Record
 from .formats.states import LiveCheckpoint, State
 from .lost import Lost, explain, look_back, read_record
 from .settings import Settings
-from .store import Store
+from .store import KeepsUnfinished, Store, finished_key
 from .world import World
 
 # Chosen anew on every try: what to append on this state, or None when there is nothing left to do.
@@ -117,7 +117,7 @@ class Log:
             stale = True
 
     def trim(self) -> int:
-        """Delete all records but the newest thousand, and return how many went.
+        """Delete all records but the newest thousand, and return how many went; with them, what killed writers left.
 
         Rule 12: a listing alone says which. It may be old when the deletes come, and another trimmer may have been
         faster: what was old stays old, and so does what a writer that slept has put where an old record was.
@@ -127,6 +127,10 @@ class Log:
         if old:
             self._store.delete([record_key(number) for number in old])
             reach("trim.after")
+        if isinstance(self._store, KeepsUnfinished):
+            # A writer that is still at one of these finds it gone, and writes it again.
+            unfinished = self._store.list_unfinished(LOG)
+            self._store.delete_unfinished([key for key in unfinished if _is_record(finished_key(key))])
         return len(old)
 
     def trim_if_due(self) -> int:
@@ -232,6 +236,10 @@ class Log:
         if not number:
             self._trimmed_at = (highest or 0) - len(newer) + self.kept_records
         return highest
+
+
+def _is_record(key: str) -> bool:
+    return parse_record_name(key.removeprefix(LOG)) is not None
 
 
 def list_records(store: Store) -> list[int]:

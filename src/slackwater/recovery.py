@@ -20,7 +20,7 @@ from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, 
 from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import Claim, Settlement
-from .formats.layout import CHECKPOINTS, LATEST, LOG, manifest_key
+from .formats.layout import CHECKPOINTS, LATEST, manifest_key
 from .formats.manifest import Manifest
 from .formats.states import LiveCheckpoint, RetiredCheckpoint, State
 from .labels import UNDONE, LeftOut
@@ -62,9 +62,11 @@ def claim(
     store: Store, log: Log, world: World, *, pipeline: str, driver: str, sinks: Mapping[str, CommittingSink]
 ) -> Claimed:
     """Become the pipeline's driver: every older one is fenced."""
-    # Before the claim, so that nothing of a newer driver is in it; before the read, because objects follow a claim.
+    # Before the claim, so that nothing of a newer driver is in it.
     keys = [entry.key for entry in store.list(CHECKPOINTS)]
-    state = log.read()
+    # What is known may be old: the claim comes after the newest record all the same. But that there is nothing must be
+    # read after the keys: objects follow a claim.
+    state = log.state or log.read()
     refuse_missing_log(state, keys)
     if LATEST in keys:
         refuse_lost_records(store, log)
@@ -72,7 +74,9 @@ def claim(
     for name, sink in sinks.items():
         sink.bind(pipeline, name, uid)
     attempts = {name: sink.staged() for name, sink in sinks.items()} if state else {}
-    survey = Survey(keys, attempts, _list_unfinished(store))
+    # Those of the log are the trim's: one listing less for each start.
+    unfinished = store.list_unfinished(CHECKPOINTS) if isinstance(store, KeepsUnfinished) else []
+    survey = Survey(keys, attempts, unfinished)
     reach("claim.before")
     state = log.append(lambda _state: Claim(uid=uid, driver=driver))
     reach("claim.after")
@@ -80,12 +84,6 @@ def claim(
         for name, sink in sinks.items():
             sink.bind(pipeline, name, state.uid)
     return Claimed(state=state, survey=survey)
-
-
-def _list_unfinished(store: Store) -> list[str]:
-    if not isinstance(store, KeepsUnfinished):
-        return []
-    return store.list_unfinished(CHECKPOINTS) + store.list_unfinished(LOG)
 
 
 def refuse_missing_log(state: State | None, keys: Collection[str]) -> None:

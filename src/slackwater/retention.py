@@ -24,7 +24,7 @@ from .formats.states import LiveCheckpoint, RetiredCheckpoint, State, require_cu
 from .log import Log
 from .recovery import DAMAGE, Claimed, load_manifest
 from .settings import Settings
-from .store import UNFINISHED, KeepsUnfinished, Store
+from .store import KeepsUnfinished, Store, finished_key
 
 logger = logging.getLogger("slackwater")
 
@@ -153,7 +153,7 @@ def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, Committi
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
     # Who was killed never finishes them; who is at work, like somebody who makes a savepoint, writes them again.
-    unfinished = [key for key in survey.unfinished if _is_ours(_finished(key))]
+    unfinished = [key for key in survey.unfinished if _is_ours(finished_key(key))]
     if isinstance(store, KeepsUnfinished):
         store.delete_unfinished(unfinished)
     count += len(strays) + len(unfinished)
@@ -173,13 +173,6 @@ def find_needed(log: Log, generation: int | None, references: References) -> tup
         if state is known:
             break
     return state, needed
-
-
-def _finished(key: str) -> str:
-    """Name the object that an unfinished file was to be."""
-    folder, _, name = key.rpartition("/")
-    named = UNFINISHED.fullmatch(name)
-    return f"{folder}/{named[1] if named else name}"
 
 
 def _is_ours(key: str) -> bool:

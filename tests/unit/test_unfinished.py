@@ -1,4 +1,4 @@
-"""Files that a killed writer has left on a disk: the next start removes them, and disturbs nobody who is at work."""
+"""Files that a killed writer has left on a disk: the next start or trim removes them, and disturbs nobody at work."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import slackwater as sw
+from slackwater.log import Log
 from slackwater.retention import sweep
 from slackwater.store import disk, open_store
 from slackwater.store.verbs import KeepsUnfinished
+from slackwater.world import RealWorld
 from tests.pipelines import Driver
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -41,14 +43,30 @@ def unfinished(folder: Path) -> list[Path]:
     return sorted(folder.rglob(".*.tmp"))
 
 
-@pytest.mark.parametrize("file", range(4), ids=["object", "manifest", "record", "latest"])
-def test_a_start_removes_what_a_killed_writer_has_left(tmp_path: Path, file: int) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), str(file)], check=False, env=ENVIRONMENT)
+def kill(folder: Path, file: int) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), str(file)], check=False, env=ENVIRONMENT)
     assert killed.returncode == -9
-    assert len(unfinished(tmp_path)) == 1
+    assert len(unfinished(folder)) == 1
+
+
+@pytest.mark.parametrize(("file", "epoch"), [(0, 1), (1, 1), (3, 2)], ids=["object", "manifest", "latest"])
+def test_a_start_removes_what_a_killed_writer_has_left(tmp_path: Path, file: int, epoch: int) -> None:
+    kill(tmp_path, file)
     with sw.open_pipeline(tmp_path, "p") as pipeline:
         assert unfinished(tmp_path) == []
-        assert pipeline.epoch == (2 if file == 3 else 1)
+        assert pipeline.epoch == epoch
+
+
+def test_a_trim_removes_what_a_killed_writer_has_left_of_a_record(tmp_path: Path) -> None:
+    kill(tmp_path, 2)
+    strange = tmp_path / "p" / "log" / ".notes.0123456789abcdef.tmp"
+    strange.write_bytes(b"whose is it?")
+    log = Log(open_store(str(tmp_path / "p")), RealWorld(), sw.Settings())
+    log.read()
+    log.trim()
+    assert unfinished(tmp_path) == [strange]
+    with sw.open_pipeline(tmp_path, "p") as pipeline:
+        assert pipeline.epoch == 1
 
 
 def test_only_what_was_there_before_the_claim_is_removed(tmp_path: Path) -> None:

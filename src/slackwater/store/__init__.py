@@ -8,10 +8,9 @@ because it must be durable. Never fork a process that has used obstore: the chil
 from __future__ import annotations
 
 from .opening import open_store
-from .verbs import UNFINISHED, Buffer, KeepsUnfinished, Listed, Listing, Names, Requests, Store, Stream
+from .verbs import Buffer, KeepsUnfinished, Listed, Listing, Names, Requests, Store, Stream, finished_key
 
 __all__ = [
-    "UNFINISHED",
     "Buffer",
     "KeepsUnfinished",
     "Listed",
@@ -20,5 +19,6 @@ __all__ = [
     "Requests",
     "Store",
     "Stream",
+    "finished_key",
     "open_store",
 ]

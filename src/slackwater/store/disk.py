@@ -95,10 +95,12 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return []
         with _closing(folder):
-            # A folder's links are its own two and one for each folder in it, where the file system counts them.
-            flat = os.fstat(folder).st_nlink == 2
-            later = [name for name in os.listdir(folder) if after is None or name > after]
-            return [name for name in later if not _is_hidden(name) and (flat or not _is_folder(name, folder))]
+            names = os.listdir(folder)
+            if after is not None:
+                names = [name for name in names if name > after]
+            if not _is_flat(folder):
+                names = [name for name in names if not _is_folder(name, folder)]
+            return _visible(names)
 
     def list_folders(self, prefix: str) -> Sequence[str]:
         try:
@@ -106,9 +108,7 @@ class Disk:
         except (FileNotFoundError, NotADirectoryError):
             return []
         with _closing(folder), os.scandir(folder) as entries:
-            return [
-                entry.name for entry in entries if entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name)
-            ]
+            return _visible([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
 
     def list_unfinished(self, prefix: str) -> Sequence[str]:
         """List the files that a writer is at, or has left when it was killed."""
@@ -245,9 +245,14 @@ class Disk:
                 self._known.discard(folders[:depth])
 
 
-def _is_hidden(name: str) -> bool:
+def _visible(names: list[str]) -> list[str]:
     # The pattern is slow, and hardly a name needs it.
-    return (name[0] == "." or "#" in name) and HIDDEN.fullmatch(name) is not None
+    return [name for name in names if not ((name[0] == "." or "#" in name) and HIDDEN.fullmatch(name))]
+
+
+def _is_flat(folder: int) -> bool:
+    """Tell that no folder is in it. Its links are its own two and one for each, where the file system counts them."""
+    return os.fstat(folder).st_nlink == 2
 
 
 def _is_folder(name: str, parent: int) -> bool:
@@ -328,9 +333,7 @@ def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, in
         if after is not None:
             # Before anything else is asked: a folder may have thousands, and those after the last are wanted.
             names = [name for name in names if (key := prefix + name) >= after or after.startswith(key)]
-        for name in names:
-            if _is_hidden(name):
-                continue
+        for name in _visible(names):
             key = prefix + name
             with suppress(FileNotFoundError):
                 status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -345,11 +348,14 @@ def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, in
 
 def _walk_unfinished(folder: int, prefix: str) -> Iterator[str]:
     """Walk everything below the folder and close it, without a look at whole files."""
-    with _closing(folder), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name[0] == ".":
-                if UNFINISHED.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                    yield prefix + entry.name
-            elif entry.is_dir(follow_symlinks=False) and not _is_hidden(entry.name):
+    with _closing(folder):
+        names = os.listdir(folder)
+        for name in [name for name in names if name[0] == "."]:
+            if UNFINISHED.fullmatch(name) and not _is_folder(name, folder):
+                yield prefix + name
+        if _is_flat(folder):
+            return
+        for name in _visible(names):
+            if _is_folder(name, folder):
                 with suppress(FileNotFoundError):
-                    yield from _walk_unfinished(os.open(entry.name, _FOLDER, dir_fd=folder), f"{prefix}{entry.name}/")
+                    yield from _walk_unfinished(os.open(name, _FOLDER, dir_fd=folder), f"{prefix}{name}/")

@@ -21,6 +21,17 @@ HIDDEN = re.compile(r"\..*\.tmp|[^#]*#(?:.*#)?[0-9]+", re.DOTALL)
 UNFINISHED = re.compile(r"\.(.{1,32})\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
+def finished_key(key: str) -> str:
+    """Name the object that an unfinished file was to be.
+
+    >>> finished_key("log/.00000000000000000001.json.0123456789abcdef.tmp")
+    'log/00000000000000000001.json'
+    """
+    folder, _, name = key.rpartition("/")
+    named = UNFINISHED.fullmatch(name)
+    return f"{folder}/{named[1] if named else name}"
+
+
 class Listed(msgspec.Struct, frozen=True):
     """One object of a listing."""
 

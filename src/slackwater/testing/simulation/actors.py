@@ -175,6 +175,7 @@ def driver(scene: Scene, program: Program) -> Body:
         sinks = {name: SimSink(simulation, actor, name) for name in program.sinks}
         for name in program.drop:
             simulation.sinks[name].given_up = True
+        log.read()  # whose pipeline it is, is looked at before the claim
         claimed = recovery.claim(store, log, world, pipeline="p", driver=actor.name, sinks=sinks)
         head, (memory, holdings) = recover(scene, program, actor, (store, world, log), sinks)
         check_undone(scene, log, sinks)
