@@ -28,7 +28,7 @@ class Work:
             assert self.goes_on.wait(30)
         if self._refuse in items:
             raise InvalidInput("not this one", code="keyed.not_pairs")
-        if self._fail is not None and len(items) > 1:
+        if self._fail is not None and items != [0]:
             raise self._fail
         self.done.append(list(items))
 
@@ -74,8 +74,37 @@ def test_a_thread_that_is_interrupted_takes_nobody_else_with_it():
     futures = work.run(4)
     raised = [type(future.exception()) for future in futures[1:]]
     assert sorted(kind.__name__ for kind in raised) == ["KeyboardInterrupt", "Unavailable", "Unavailable"]
-    work.together.do(9, 1)  # nobody is left waiting, nor at it
-    assert work.done == [[0], [9]]
+    work.together.do(0, 1)  # nobody is left waiting, nor at it
+    assert work.done == [[0], [0]]
+
+
+def test_an_interrupt_while_each_is_tried_alone_tells_nobody_that_it_was_done():
+    work = Work(refuse=3, fail=KeyboardInterrupt())
+    futures = work.run(4)
+    raised = [type(future.exception()).__name__ for future in futures[1:]]
+    assert sorted(raised) == ["KeyboardInterrupt", "Unavailable", "Unavailable"]
+    assert work.done == [[0]]
+
+
+@pytest.mark.parametrize("step", ["_await", "_take", "_try", "_end"])
+def test_an_interrupt_at_any_step_leaves_nobody_waiting_and_nothing_done_that_is_not(monkeypatch, step):
+    work = Work()
+    work.began.set()
+    real, struck = getattr(Together, step), []
+
+    def strike(*given, **named):
+        if not struck:
+            struck.append(True)
+            raise KeyboardInterrupt
+        return real(*given, **named)
+
+    monkeypatch.setattr(Together, step, strike)
+    with pytest.raises(KeyboardInterrupt):
+        work.together.do(1, 1)
+    assert work.done == ([[1]] if step == "_end" else [])
+    assert work.together._at_work is None and not work.together._waiting
+    work.together.do(2, 1)
+    assert work.done[-1] == [2]
 
 
 def test_what_is_done_at_once_is_bounded(monkeypatch):
