@@ -37,7 +37,17 @@ from .labels import LeftOut, labels_of
 from .log import Log
 from .lost import Lost
 from .recovery import DAMAGE, load_if_sound, restore, verify_restorable
-from .rewind import OpenSink, Plan, check_keep, epochs_after, plan_sink, plan_sources, sinks_since
+from .rewind import (
+    OpenSink,
+    Plan,
+    check_keep,
+    epochs_after,
+    keep_acknowledged,
+    manifests_after,
+    plan_sink,
+    plan_sources,
+    sinks_since,
+)
 from .settings import Settings
 from .store import Store, Stream
 from .world import World
@@ -123,6 +133,7 @@ def prepare(
         parent_id=state.head.checkpoint_id,
         sink_names=list(outputs),
         sinks=outputs,
+        source_offsets=keep_acknowledged(target.content, _later(store, state, lost, target.content)),
         rollback=RolledBack(to_epoch=target.to_epoch, to_id=target.to_id, keep=keep, unsettled=target.unsettled),
     )
     return Prepared(
@@ -286,13 +297,17 @@ def _impossible(why: str, lost: Lost, otherwise: str = "") -> Corrupt:
 
 def _outputs(store: Store, state: State, lost: Lost, content: Manifest) -> dict[str, SinkOutput]:
     """Name every sink that may have rows to be undone, or that lacks the target's output: that one with it."""
-    outputs = sinks_since(store, state, content)
-    for manifest in sorted(lost.manifests, key=lambda manifest: manifest.epoch):
-        for name, output in manifest.sinks.items():
-            outputs[name] = msgspec.structs.replace(output, descriptors=[])
+    outputs = sinks_since(content, _later(store, state, lost, content))
     if content.epoch > state.settled_epoch:
         outputs |= content.sinks
     return dict(sorted(outputs.items()))
+
+
+def _later(store: Store, state: State, lost: Lost, content: Manifest) -> list[Manifest | None]:
+    """List what may have come after a checkpoint: it was live, or a damaged record may have made it so."""
+    unknown: list[Manifest | None] = [None] if lost.unreadable else []
+    may_be = sorted(lost.manifests, key=lambda manifest: manifest.epoch)
+    return [*manifests_after(store, state, content.epoch), *may_be, *unknown]
 
 
 def _newest_epoch(open_sink: OpenSink, outputs: dict[str, SinkOutput]) -> int:

@@ -17,7 +17,7 @@ from .failpoints import reach
 from .formats import manifest as manifests
 from .formats.changes import Rollback
 from .formats.layout import LATEST, manifest_key
-from .formats.manifest import Manifest, RolledBack, SinkOutput
+from .formats.manifest import Manifest, RolledBack, SinkOutput, SourcePosition
 from .formats.positions import acknowledged_of, note_acknowledged, positions_of
 from .formats.states import LiveCheckpoint, State, find_target
 from .labels import LATEST_REF, LeftOut, labels_of, resolve
@@ -125,8 +125,9 @@ def plan_rollback(
     """
     target, head = find_target(state, to_epoch), cast(LiveCheckpoint, state.head)
     manifest, newest = load_manifest(store, target), load_if_sound(store, head)
-    refuse_acknowledged(manifest, acknowledged_since(store, state, manifest))
-    outputs = sinks_since(store, state, manifest)
+    later = manifests_after(store, state, manifest.epoch)
+    keep_acknowledged(manifest, later)
+    outputs = sinks_since(manifest, later)
     check_keep(keep, outputs)
     before, undone = newest.rollback if newest else None, epochs_after(state, target.epoch)
     return RollbackPlan(
@@ -159,8 +160,8 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
             # Somebody may have forgotten it meanwhile: that is no damage.
             find_target(cast(State, log.read()), to_epoch)
             raise
-    refuse_acknowledged(content, acknowledged := acknowledged_since(store, state, content))
-    outputs = sinks_since(store, state, content)
+    later = manifests_after(store, state, content.epoch)
+    positions, outputs = keep_acknowledged(content, later), sinks_since(content, later)
     check_keep(keep, outputs)
     document = msgspec.structs.replace(
         content,
@@ -170,7 +171,7 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
         created_at_ms=world.now_ms(),
         sink_names=list(outputs),
         sinks=outputs,
-        source_offsets=note_acknowledged(content.source_offsets, acknowledged),
+        source_offsets=positions,
         rollback=RolledBack(to_epoch=target.epoch, to_id=target.checkpoint_id, keep=sorted(keep)),
     )
     data = manifests.encode(document)
@@ -193,36 +194,41 @@ def roll_back(store: Store, log: Log, world: World, to_epoch: int, *, keep: Coll
     return state
 
 
-def sinks_since(store: Store, state: State, target: Manifest) -> dict[str, SinkOutput]:
+def manifests_after(store: Store, state: State, epoch: int) -> list[Manifest | None]:
+    """Load the manifests of live checkpoints after an epoch, in their order; None is one that cannot be read."""
+    return [load_if_sound(store, entry) for entry in state.live if entry.epoch > epoch]
+
+
+def sinks_since(target: Manifest, later: Sequence[Manifest | None]) -> dict[str, SinkOutput]:
     """Name every sink that may have rows of the epochs to be undone, as far as their manifests can be read."""
     outputs = dict(target.sinks)
-    for entry in state.live:
-        if entry.epoch > target.epoch and (manifest := load_if_sound(store, entry)) is not None:
-            outputs |= manifest.sinks
+    for manifest in later:
+        outputs |= manifest.sinks if manifest else {}
     return {name: msgspec.structs.replace(output, descriptors=[]) for name, output in sorted(outputs.items())}
 
 
-def acknowledged_since(store: Store, state: State, target: Manifest) -> dict[str, int]:
-    """Find up to where inboxes may drop what the target would read again, as far as manifests can be read."""
+def keep_acknowledged(target: Manifest, later: Sequence[Manifest | None]) -> dict[str, SourcePosition]:
+    """Note in a target's positions what inboxes may have dropped since; refuse to go back to before that.
+
+    Rule 9: nobody sends those messages again. Every checkpoint takes over what its parent says, and every rollback what
+    all before it say, so the newest knows all; where that one cannot be read, it may have let go of anything.
+    """
     acknowledged = acknowledged_of(target.source_offsets)
-    for entry in state.live:
-        if entry.epoch > target.epoch and (manifest := load_if_sound(store, entry)) is not None:
-            for inbox, position in acknowledged_of(manifest.source_offsets).items():
-                acknowledged[inbox] = max(position, acknowledged.get(inbox, 0))
-    return acknowledged
-
-
-def refuse_acknowledged(target: Manifest, acknowledged: Mapping[str, int]) -> None:
-    """Refuse to go back to before what an inbox may drop, rule 9: nobody sends those messages again."""
+    for manifest in later:
+        for inbox, position in acknowledged_of(manifest.source_offsets if manifest else {}).items():
+            acknowledged[inbox] = max(position, acknowledged.get(inbox, 0))
+    unknown = bool(later) and later[-1] is None
     for inbox, position in positions_of(target.source_offsets).items():
-        if position < acknowledged.get(inbox, 0):
+        if inbox in acknowledged and (unknown or position < acknowledged[inbox]):
+            dropped = "more than can be read any more" if unknown else f"all up to {acknowledged[inbox]}"
             raise Conflict(
                 f"epoch {target.epoch} stands at message {position} of the inbox {inbox}, and the pipeline has let it "
-                f"drop all up to {acknowledged[inbox]}: it acknowledges up to its newest checkpoint",
+                f"drop {dropped}: it acknowledges up to its newest checkpoint",
                 code="rollback.acknowledged",
                 hint="restore what is damaged from a copy; the option acknowledge (oldest) lets an inbox keep what "
                 "checkpoints from then on need",
             )
+    return note_acknowledged(target.source_offsets, acknowledged)
 
 
 def check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> None:

@@ -445,7 +445,7 @@ def an_inbox_is_told_before_the_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rollback_may_go_past_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rewind, "refuse_acknowledged", lambda target, acknowledged: None)
+    patch.setattr(rewind, "keep_acknowledged", lambda target, later: target.source_offsets)
 
 
 def a_repeated_request_is_taken_again(patch: pytest.MonkeyPatch) -> None:

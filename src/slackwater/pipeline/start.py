@@ -32,7 +32,7 @@ from .coordinator import Coordinator
 from .options import Options
 from .query import PipelineQuery, refuse_second, register
 from .sinks.sink import Sink
-from .sources.acknowledge import Acknowledgements, inboxes_of, refuse_others
+from .sources.acknowledge import Acknowledgements, inboxes_of, refuse_dropped, refuse_others
 from .sources.contracts import contract_of
 from .tables.table import Table, tables_of
 from .tables.versions import Tables
@@ -138,6 +138,7 @@ def _resume(job: Job, ready: Prepared, claimed: recovery.Claimed, work: WorkingD
     def fall_back(damage: Corrupt, target: Manifest) -> None:
         recovery.refuse_renamed(target, job.name)
         _refuse_changed(job, target, ready.query)
+        refuse_dropped(ready.inboxes, target)
         lost = epochs_after(cast(State, log.state), target.epoch)
         logger.warning("epoch %d is damaged (%s): rolling back to %d; epochs %s are undone, and their rows are read "
                        "again", lost[-1], damage.message, target.epoch, lost)  # fmt: skip
@@ -208,6 +209,7 @@ def _check_query(job: Job, ready: Prepared) -> None:
     if before is None or state is None or before.epoch != state.epoch:
         return  # There is none, or its manifest is damaged: recovery says what is wrong with it.
     _refuse_changed(job, before, ready.query)
+    refuse_dropped(ready.inboxes, before)
     if before.pipeline_hash not in (None, ready.query_hash):
         logger.info("the query has changed since epoch %d, in ways that its state does not depend on", before.epoch)
 

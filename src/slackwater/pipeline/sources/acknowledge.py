@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from ...errors import Conflict, SlackwaterError
 from ...failpoints import reach
 from ...formats import inbox as documents
 from ...formats.inbox import COVERED_FILE, Covered
-from ...formats.manifest import SourcePosition
+from ...formats.manifest import Manifest, SourcePosition
 from ...formats.positions import KIND, note_acknowledged, positions_of
 from ...formats.states import LiveCheckpoint, State
 from ...incremental.documents import replace_document
-from ...incremental.inbox_reader import read_covered, read_published
+from ...incremental.inbox_reader import check_range, read_covered, read_published
 from ...recovery import load_manifest
 from ...spark.logical import listed, source_type
 from ...store import Store
@@ -55,6 +57,19 @@ def refuse_others(inboxes: Mapping[str, Path], pipeline: str | None) -> None:
                 hint="give each pipeline an inbox of its own; if the other one is gone for good, delete "
                 f"{folder / COVERED_FILE}",
             )
+
+
+def refuse_dropped(inboxes: Mapping[str, Path], head: Manifest) -> None:
+    """Refuse to go on from a checkpoint whose next messages an inbox has dropped, or may drop at any time.
+
+    Before the claim: sinks would take back the rows of epochs whose messages are gone.
+    """
+    for inbox, position in positions_of(head.source_offsets).items():
+        if inbox in inboxes:
+            published, covered = read_published(inboxes[inbox]), read_covered(inboxes[inbox])
+            dropped = max(published.dropped, covered.position if covered else 0)
+            published = msgspec.structs.replace(published, dropped=dropped)
+            check_range(inboxes[inbox], published, inbox, position)
 
 
 class Acknowledgements:
