@@ -570,7 +570,8 @@ def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) 
     make_pipeline(tmp_path, 2)
     (tmp_path / "store" / "orders").rename(tmp_path / "store" / "orders2")
     store, world = open_store(str(tmp_path / "store" / "orders2")), RealWorld()
-    ready: Any = SimpleNamespace(store=store, log=Log(store, world, Settings()), query=None, query_hash=None, inboxes={})
+    ready: Any = SimpleNamespace(store=store, log=Log(store, world, Settings()), query=None, inboxes={})
+    ready.query_hash = None
     job: Any = SimpleNamespace(name="orders2")
     ready.store = FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
     for _ in ("sound", "read wrong once"):
