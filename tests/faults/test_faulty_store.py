@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import os
 import re
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from slackwater.formats.layout import LATEST
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.store import open_store
-from slackwater.testing import faulty_store
 from slackwater.testing.faulty_store import FATES, KINDS, Befell, Fate, Fault, Faults, FaultyStore, Kind, Verb
 from tests.pipelines import Driver, make_pipeline
 
@@ -277,7 +275,3 @@ def test_stores_opened_after_the_block_are_sound():
     open_store("memory:").put("a", b"")
     with pytest.raises(Unavailable):
         inside.put("a", b"")
-
-
-def test_the_examples_run():
-    assert doctest.testmod(faulty_store).failed == 0

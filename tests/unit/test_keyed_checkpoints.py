@@ -5,7 +5,6 @@ The tests of the seed ``incremental/manager.rs`` have their names here; its defe
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import random
@@ -27,8 +26,6 @@ import pytest
 import slackwater as sw
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.layout import manifest_key, record_key
-from slackwater.incremental import config as config_module
-from slackwater.incremental import opening
 from slackwater.incremental.checkpoints import KeyedCheckpoints
 from slackwater.incremental.config import CheckpointConfig
 from slackwater.incremental.keyed import KeyedState
@@ -71,10 +68,6 @@ def sound(folder: Path) -> bool:
 
 
 # --- the seed's own tests
-
-
-def test_the_examples_in_the_docstrings_are_true():
-    assert doctest.testmod(opening).failed == doctest.testmod(config_module).failed == 0
 
 
 def test_checkpoint_config_validation(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import os
 import re
@@ -51,10 +50,6 @@ def object_bytes(store: Path) -> int:
 
 
 # --- forward and back
-
-
-def test_the_examples_in_the_docstrings_are_true():
-    assert doctest.testmod(library).failed == 0
 
 
 def test_what_was_checkpointed_is_recovered(tmp_path):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import doctest
 from pathlib import Path
 
 import pytest
 
 import slackwater as sw
-from slackwater.pipeline import options
 from slackwater.pipeline.options import parse_options
 from slackwater.settings import Settings
 
@@ -79,10 +77,6 @@ def test_an_option_that_has_but_some_values_is_told_with_them(key, value, hint):
     with pytest.raises(sw.InvalidInput) as raised:
         parse_options({"store": "/x", key: value})
     assert raised.value.hint == hint
-
-
-def test_an_option_that_is_nearly_written_is_found():
-    assert doctest.testmod(options).failed == 0
 
 
 def test_a_setting_is_refused_in_words_that_say_what_it_can_be():

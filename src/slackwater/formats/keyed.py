@@ -69,8 +69,8 @@ _figures_decoder = msgspec.json.Decoder(Figures)
 def encode_description(description: Description) -> bytes:
     """Encode to canonical, sealed bytes; what could not be read again is refused.
 
-    >>> encode_description(Description(vnode_count=256, key_count=0, watermark_ms=None, offsets={}))[:54]
-    b'{"body":{"key_count":0,"offsets":{},"vnode_count":256,'
+    >>> encode_description(Description(vnode_count=256, key_count=0, watermark_ms=None, offsets={}))[:47]
+    b'{"body":{"key_count":0,"offsets":{},"version":1'
     """
     return _encode(description, _decoder)
 
