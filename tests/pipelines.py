@@ -238,3 +238,10 @@ def _write_utf(data: bytes) -> bytes:
 def _noise(seed: dict[str, Any], size: int) -> bytes:
     """Bytes that do not compress."""
     return hashlib.shake_128(json.dumps(seed).encode()).digest(size)
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)

@@ -75,7 +75,7 @@ ELSEWHERE = {
     "tests/e2e/test_cli_repair.py": ["repair.manifest.before", "repair.manifest.after", "repair.append.after"],
     "tests/e2e/test_cli_forget.py": ["forget.retire.before", "forget.retire.after", "forget.deleted.after"],
     "tests/unit/test_trim.py": ["trim.after"],
-    "tests/unit/test_keyed_checkpoints.py": [
+    "tests/crash/test_keyed_kills.py": [
         "keyed.sync.before",
         "keyed.lineage.after",
         "keyed.cut.after",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -22,9 +21,9 @@ from slackwater.formats.layout import LATEST, record_key
 from slackwater.inspect.pipelines import Pipeline, open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.testing.faulty_store import Fault, Faults
-from tests.pipelines import START_MS, make_pipeline
+from tests.commands import NOWHERE, answer, command, environment, finish, lines, refusal, slackwater
+from tests.pipelines import START_MS, flip, make_pipeline
 
-SOURCE = Path(__file__).parents[2] / "src"
 HEAVY = {
     "obstore",
     "pyspark",
@@ -44,49 +43,6 @@ COMMANDS = [
     ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["copy"], ["probe"], ["run"],
     ["receive"], ["receive", "http"], ["receive", "ws"], ["receive", "show"],
 ]  # fmt: skip
-NOWHERE = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "hush-hush", "AWS_REGION": "us-east-1"}
-
-
-def command(*args: object, python: tuple[str, ...] = ()) -> list[str]:
-    return [sys.executable, *python, "-m", "slackwater.cli", *map(str, args)]
-
-
-def environment(**variables: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLACKWATER_", "AWS_"))}
-    return {**kept, "PYTHONPATH": str(SOURCE), **variables}
-
-
-def finish(arguments: list[str], **variables: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(arguments, check=False, env=environment(**variables), capture_output=True, timeout=60)
-
-
-def slackwater(*args: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    done = finish(command(*args), **variables)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-def answer(*args: object, code: int = 0, **variables: str) -> Any:
-    """Run with --json, and return the one document on stdout."""
-    done = slackwater(*args, "--json", **variables)
-    assert done.returncode == code, done.stderr
-    return json.loads(done.stdout)
-
-
-def lines(*args: object, code: int = 0, **variables: str) -> list[str]:
-    """Run for a person, and return the lines of stdout; a success says nothing on stderr."""
-    done = slackwater(*args, **variables)
-    assert done.returncode == code, done.stderr
-    assert code or not done.stderr
-    return done.stdout.splitlines()
-
-
-def refusal(*args: object, code: int, **variables: str) -> str:
-    """Run what must fail, and return stderr; stdout stays empty."""
-    done = slackwater(*args, **variables)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: [") and "Traceback" not in done.stderr
-    return done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +61,6 @@ def store(template, tmp_path) -> Path:
 @pytest.fixture
 def url(store) -> str:
     return str(store / "orders")
-
-
-def flip(path: Path) -> None:
-    """Change one bit in the middle of a file."""
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def ids(url: str) -> dict[int, str]:

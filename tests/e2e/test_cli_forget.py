@@ -11,7 +11,7 @@ from slackwater.failpoints import VARIABLE
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label
-from tests.e2e.test_cli import answer, command, finish, refusal, slackwater
+from tests.commands import answer, command, finish, refusal, slackwater
 from tests.pipelines import make_pipeline
 
 POINTS = ["forget.retire.before", "forget.retire.after", "delete.between", "delete.after", "forget.deleted.after"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import answer, lines, refusal, slackwater
+from tests.commands import answer, lines, refusal, slackwater
 from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1_folder, v2_folder
 
 

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.e2e.test_cli import NOWHERE, answer, command, environment, lines, refusal
+from tests.commands import NOWHERE, answer, command, environment, lines, refusal
 from tests.pipelines import make_pipeline
 from tests.services import tiny_s3
 

@@ -12,8 +12,8 @@ from slackwater.cli.repair import command as repair_command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
 from slackwater.inspect.pipelines import open_pipeline
-from tests.e2e.test_cli import answer, command, environment, flip, lines, refusal, slackwater
-from tests.pipelines import Driver, FolderSink, make_pipeline
+from tests.commands import answer, command, environment, lines, refusal, slackwater
+from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from slackwater.formats.manifest import references
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.labels import create_label
 from slackwater.recovery import load_manifest
-from tests.e2e.test_cli import NOWHERE, answer, command, environment, flip, lines, refusal, slackwater
-from tests.pipelines import Driver, make_pipeline
+from tests.commands import NOWHERE, answer, command, environment, lines, refusal, slackwater
+from tests.pipelines import Driver, flip, make_pipeline
 from tests.services.tiny_s3 import TinyS3
 
 # One checkpoint a minute, the first at 10:00.

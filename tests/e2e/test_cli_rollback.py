@@ -12,8 +12,8 @@ from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.labels import create_label
-from tests.e2e.test_cli import answer, flip, lines, refusal, slackwater
-from tests.pipelines import Driver, FolderSink, make_pipeline
+from tests.commands import answer, lines, refusal, slackwater
+from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 
 
 @pytest.fixture

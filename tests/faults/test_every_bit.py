@@ -26,7 +26,7 @@ from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from slackwater.store.checked import Checked
 from slackwater.world import RealWorld
-from tests.e2e.test_cli import answer
+from tests.commands import answer
 
 # So small that a few bytes show all three places: inline, in a batch, in an object.
 SETTINGS = Settings(keep_last=3, inline_max_bytes=20, inline_budget_bytes=40, object_min_bytes=64, concurrency=1)

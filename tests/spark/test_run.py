@@ -14,7 +14,7 @@ import pytest
 
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.testing.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
-from tests.e2e.test_cli import command, environment
+from tests.commands import command, environment
 from tests.spark.trickle import eventually
 
 APP = """

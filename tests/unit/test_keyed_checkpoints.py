@@ -1,6 +1,7 @@
-"""A keyed pipeline: what is written is there after any crash, checkpoints are deltas, and one writer has it.
+"""A keyed pipeline: what is written is there at the next start, checkpoints are deltas, and one writer has it.
 
-The tests of the seed ``incremental/manager.rs`` have their names here; its defects are the rows E1 to E18.
+The tests of the seed ``incremental/manager.rs`` have their names here; its defects are the rows E1 to E18. Those of a
+killed process are in ``tests/crash/test_keyed_kills.py``.
 """
 
 from __future__ import annotations
@@ -8,63 +9,32 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import slackwater as sw
-from slackwater.failpoints import VARIABLE
 from slackwater.formats.layout import manifest_key, record_key
-from slackwater.incremental.checkpoints import KeyedCheckpoints
 from slackwater.incremental.config import CheckpointConfig
 from slackwater.incremental.keyed import KeyedState
 from slackwater.incremental.opening import open_keyed
 from slackwater.incremental.rocks import MAX_RUNS
 from slackwater.inspect.pipelines import open_pipeline as look_at
-from slackwater.inspect.verification import verify
-from slackwater.library import open_pipeline
-from slackwater.pipeline.start import _check_query
 from slackwater.recovery import load_manifest
-from tests.e2e.test_cli import answer, environment, lines, slackwater
-from tests.pipelines import Driver, make_pipeline
-
-ROOT = Path(__file__).parents[2]
-
-
-def config_of(folder: Path, **fields: Any) -> CheckpointConfig:
-    return CheckpointConfig(folder / "store" / "counts", **fields)
+from tests.keyed_pipelines import config_of, content, fill, forget_local, sound
+from tests.pipelines import make_pipeline
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Any:
     with open_keyed(config_of(tmp_path)) as counts:
         yield counts
-
-
-def content(folder: Path, **fields: Any) -> dict[bytes, bytes]:
-    with open_keyed(config_of(folder, **fields)) as counts:
-        return dict(counts.scan())
-
-
-def forget_local(folder: Path) -> None:
-    """As on another machine: nothing local is there."""
-    shutil.rmtree(folder / "store" / "counts.wal")
-
-
-def sound(folder: Path) -> bool:
-    pipeline = look_at(str(folder / "store" / "counts"))
-    return verify(pipeline, pipeline.state.live, read_data=True).sound
 
 
 # --- the seed's own tests
@@ -191,63 +161,6 @@ def test_scan_skips_partial_checkpoint_dirs(tmp_path):
         assert counts.create_checkpoint().epoch == 2
 
 
-# --- the configuration
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"max_retained": 501}, "option.out_of_bounds"),
-        ({"max_retained": 2.0}, "option.bad_value"),
-        ({"max_retained": True}, "option.bad_value"),
-        ({"interval": -1}, "option.out_of_bounds"),
-        ({"interval": float("nan")}, "option.out_of_bounds"),
-        ({"interval": "60"}, "option.bad_value"),
-        ({"interval": True}, "option.bad_value"),
-        ({"min_wal_size_for_checkpoint": 0}, "option.out_of_bounds"),
-        ({"truncate_wal": 1}, "option.bad_value"),
-        ({"incremental": "yes"}, "option.bad_value"),
-        ({"wal_path": "s3://bucket/wal"}, "option.bad_value"),
-        ({"wal_path": ""}, "option.bad_value"),
-        ({"wal_path": 7}, "option.bad_value"),
-    ],
-)
-def test_E2_an_option_that_cannot_be_is_refused_and_nothing_is_made(tmp_path, fields, code):
-    with pytest.raises(sw.InvalidInput) as caught:
-        open_keyed(config_of(tmp_path, **fields))
-    assert caught.value.code == code and caught.value.hint
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_E2_an_option_that_there_is_not_is_refused_with_the_one_that_is_meant(tmp_path):
-    with pytest.raises(sw.InvalidInput, match="did you mean max_retained") as caught:
-        CheckpointConfig.from_options({"checkpoint_dir": "store/x", "max_retain": 3})
-    assert caught.value.code == "option.unknown"
-    with pytest.raises(sw.InvalidInput, match="checkpoint_dir must be given"):
-        CheckpointConfig.from_options({})
-    assert CheckpointConfig.from_options({"checkpoint_dir": "store/x", "interval": 5}).interval_s == 5
-
-
-def test_a_local_folder_must_be_named_where_the_store_is_elsewhere(tmp_path):
-    with pytest.raises(sw.InvalidInput, match="wal_path must be given") as caught:
-        CheckpointConfig("s3://bucket/counts").validate()
-    assert "a disk of this machine" in str(caught.value.hint)
-    CheckpointConfig("s3://bucket/counts", wal_path=tmp_path).validate()
-    with pytest.raises(sw.InvalidInput, match="inside of checkpoint_dir"):
-        config_of(tmp_path, wal_path=tmp_path / "store" / "counts" / "wal").validate()
-
-
-def test_a_url_serves_as_well_as_a_path(tmp_path):
-    assert config_of(tmp_path).folder == CheckpointConfig((tmp_path / "store" / "counts").as_uri()).folder
-    config = CheckpointConfig((tmp_path / "a b" / "counts").as_uri(), wal_path=tmp_path / "wal")
-    with open_keyed(config) as counts:
-        counts.put(b"a", b"1")
-        counts.create_checkpoint()
-    shutil.rmtree(tmp_path / "wal")
-    with open_keyed(config) as counts:
-        assert dict(counts.scan()) == {b"a": b"1"}
-
-
 # --- the rows of the defects
 
 
@@ -282,10 +195,6 @@ def test_E2_a_delta_stores_what_has_changed_and_a_full_one_everything(tmp_path):
         assert sound(folder)
         forget_local(folder)
         assert len(content(folder)) == 20_000
-
-
-def fill(counts: KeyedCheckpoints, keys: Any, size: int = 100) -> None:
-    counts.write([(b"%08d" % key, os.urandom(size)) for key in keys])
 
 
 def test_E2_a_smaller_log_is_kept_or_dropped_as_told(tmp_path):
@@ -327,67 +236,6 @@ def test_E3_what_a_kept_delta_refers_to_outlives_the_checkpoint_that_stored_it(t
     assert kept == [5] and sound(tmp_path)
     forget_local(tmp_path)
     assert content(tmp_path) == before
-
-
-# A program that writes rows, and says on stdout what was acknowledged.
-WRITE = """
-import sys
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
-with open_keyed(CheckpointConfig(sys.argv[1], max_retained=2)) as counts:
-    row = int(counts.offsets.get("rows", {}).get("row", 0))
-    print("from", row, counts.epoch, flush=True)
-    for row in range(row, row + int(sys.argv[2])):
-        counts.write([(b"%d" % (row % 7), b"%d" % row)], offsets={"rows": {"row": str(row + 1)}})
-        print("acknowledged", row + 1, flush=True)
-        if row % 3 == 2:
-            counts.create_checkpoint()
-            print("checkpointed", row + 1, flush=True)
-"""
-
-
-def run_writer(folder: Path, failpoints: str = "", rows: int = 10) -> list[tuple[str, int]]:
-    done = subprocess.run(
-        [sys.executable, "-c", WRITE, str(folder / "store" / "counts"), str(rows)],
-        env=environment(**{VARIABLE: failpoints}),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    expected = -signal.SIGKILL if failpoints else 0
-    assert done.returncode == expected, done.stderr.decode()
-    return [(line.split()[0], int(line.split()[1])) for line in done.stdout.decode().splitlines()]
-
-
-KILLS = [
-    "claim.before", "claim.after", "keyed.lineage.after", "keyed.cut.after", "artifacts.after", "manifest.after",
-    "append.after", "latest.after", "keyed.lineage.after@2", "keyed.cut.after@3", "artifacts.after@2",
-    "manifest.after@3", "append.after@2", "latest.after@2", "sweep.after", "delete.between", "delete.after",
-    "release.before", "release.after",
-]  # fmt: skip
-
-
-def test_E4_E17_killed_at_any_step_nothing_that_was_acknowledged_is_lost(tmp_path):
-    known = 0
-    for point in KILLS:
-        said = run_writer(tmp_path, f"{point}=kill")
-        began = next((row for word, row in said if word == "from"), known)
-        assert began == known, point
-        known = max([known, *(row for word, row in said if word == "acknowledged")])
-        with open_keyed(config_of(tmp_path)) as counts:
-            row = int(counts.offsets.get("rows", {}).get("row", 0))
-            assert row == known, point
-            assert dict(counts.scan()) == {b"%d" % (n % 7): b"%d" % n for n in range(max(0, known - 7), known)}, point
-    assert known > 50 and sound(tmp_path)
-
-
-def test_killed_before_a_write_is_synced_it_is_there_whole_or_not_at_all(tmp_path):
-    said = run_writer(tmp_path, "keyed.sync.before@5=kill")
-    assert said[-1] == ("acknowledged", 4)
-    with open_keyed(config_of(tmp_path)) as counts:
-        row = int(counts.offsets["rows"]["row"])
-        assert row in (4, 5)
-        assert dict(counts.scan()) == {b"%d" % n: b"%d" % n for n in range(row)}
 
 
 def test_input_that_is_refused_ends_nothing(tmp_path):
@@ -456,45 +304,6 @@ def test_many_threads_write_while_checkpoints_are_made(tmp_path):
     with open_keyed(config_of(tmp_path)) as counts:
         assert dict(counts.scan()) == expected and counts.key_count == 100
         assert counts.offsets == {str(thread): {"n": "24"} for thread in range(4)}
-    assert sound(tmp_path)
-
-
-@pytest.mark.parametrize("point", KILLS[2:8])
-def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_that_counts(tmp_path, point):
-    run_writer(tmp_path, rows=5)
-    run_writer(tmp_path, f"{point}=kill")
-    epoch = look_at(str(tmp_path / "store" / "counts")).state.epoch
-    forget_local(tmp_path)
-    with open_keyed(config_of(tmp_path)) as counts:
-        row = int(counts.offsets["rows"]["row"])
-        assert row == 3 * epoch and counts.epoch == epoch
-        assert dict(counts.scan()) == {b"%d" % (n % 7): b"%d" % n for n in range(max(0, row - 7), row)}
-        assert not (tmp_path / "store" / "counts.wal" / "cut").exists()
-    assert sound(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("how", "point"),
-    [
-        ("restored", "keyed.restored.after"),
-        ("restored", "keyed.placed.after"),
-        ("rolled back", "keyed.restored.after"),
-        ("rolled back", "keyed.outgoing.after"),  # where it is restored, there is nothing to give way
-        ("rolled back", "keyed.placed.after"),
-    ],
-)
-def test_E4_killed_while_a_checkpoint_becomes_the_local_database_the_next_start_has_it(tmp_path, how, point):
-    run_writer(tmp_path)
-    expected = 9
-    if how == "restored":
-        forget_local(tmp_path)
-    else:
-        sw.rollback(str(tmp_path / "store" / "counts"), "2")
-        expected = 6
-    run_writer(tmp_path, f"{point}=kill")
-    with open_keyed(config_of(tmp_path)) as counts:
-        assert counts.offsets == {"rows": {"row": str(expected)}}
-        assert {path.name for path in counts._local.folder.iterdir()} == {"FOLDER", "WRITER", "state"}
     assert sound(tmp_path)
 
 
@@ -731,37 +540,6 @@ def test_E14_what_the_log_drops_is_what_a_checkpoint_has_and_nothing_newer(tmp_p
     shutil.rmtree(tmp_path / "store" / "counts.wal")
     (tmp_path / "as after a crash").rename(tmp_path / "store" / "counts.wal")
     assert content(tmp_path) == before and len(before) == 3_020
-
-
-def local_log(folder: Path) -> Path:
-    return max((folder / "store" / "counts.wal" / "state").glob("*.log"))
-
-
-@pytest.mark.parametrize("tail", [bytes(8), bytes(4096), b"\x01\x02\x03\x04\x64\x00\x01torn"])
-def test_E15_E16_what_a_crash_leaves_at_the_end_of_the_log_is_cut_off_and_new_writes_come_after_the_sound_part(
-    tmp_path, tail
-):
-    run_writer(tmp_path, "keyed.cut.after=kill", rows=10)
-    with local_log(tmp_path).open("ab") as log:
-        log.write(tail)
-    for row in (3, 4, 5):
-        with open_keyed(config_of(tmp_path)) as counts:
-            assert counts.offsets == {"rows": {"row": str(row)}}
-            counts.write([(b"%d" % row, b"%d" % row)], offsets={"rows": {"row": str(row + 1)}})
-
-
-def test_E16_E17_damage_in_the_middle_of_the_log_is_an_error_and_the_checkpoint_can_be_had(tmp_path):
-    run_writer(tmp_path, "keyed.lineage.after@2=kill", rows=20)
-    log = local_log(tmp_path)
-    data = bytearray(log.read_bytes())
-    data[60] ^= 1
-    log.write_bytes(data)
-    with pytest.raises(sw.Corrupt) as caught:
-        open_keyed(config_of(tmp_path))
-    assert caught.value.code == "keyed.wal_damaged" and "restore the newest checkpoint" in str(caught.value.hint)
-    forget_local(tmp_path)
-    with open_keyed(config_of(tmp_path)) as counts:
-        assert counts.offsets == {"rows": {"row": "3"}}
 
 
 def test_E18_a_delta_has_keys_and_values_however_many_have_changed(tmp_path):
@@ -1017,75 +795,6 @@ def test_a_store_that_does_not_answer_ends_the_pipeline_and_the_next_start_has_e
     assert content(tmp_path) == {b"a": b"2"} and sound(tmp_path)
 
 
-# --- three kinds
-
-
-def test_each_kind_of_pipeline_is_refused_by_the_others(tmp_path):
-    with open_keyed(config_of(tmp_path)) as counts:
-        counts.create_checkpoint()
-        with pytest.raises(sw.Unsupported, match="a keyed state's") as caught:
-            open_pipeline(tmp_path / "store", "counts")
-        assert caught.value.code == "library.foreign"
-        ready: Any = SimpleNamespace(store=counts._store, log=counts._log, query=None, query_hash=None)
-        job: Any = SimpleNamespace(name="counts")
-        with pytest.raises(sw.Unsupported, match="not Spark's: they are a keyed state's"):
-            _check_query(job, ready)
-        assert counts.create_checkpoint().epoch == 2, "nobody has fenced it"
-    with open_pipeline(tmp_path / "store", "words") as words:
-        words.checkpoint(offsets={}, state={})
-        with pytest.raises(sw.Unsupported, match="a program's") as caught:
-            open_keyed(CheckpointConfig(tmp_path / "store" / "words"))
-        assert caught.value.code == "keyed.foreign"
-        words.checkpoint(offsets={}, state={})
-    make_pipeline(tmp_path, 1)
-    with pytest.raises(sw.Unsupported, match="Spark's"):
-        open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
-    assert not (tmp_path / "store" / "orders.wal").exists()
-
-
-def test_a_driver_of_another_kind_that_has_no_checkpoint_yet_is_not_fenced(tmp_path):
-    driver = Driver(tmp_path)
-    with pytest.raises(sw.Unsupported, match="no checkpoint yet"):
-        open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
-    driver.step()
-    with open_keyed(config_of(tmp_path)) as counts:
-        with pytest.raises(sw.Unsupported, match="no checkpoint yet"):
-            open_pipeline(tmp_path / "store", "counts")
-        ready: Any = SimpleNamespace(store=counts._store, log=counts._log, query=None, query_hash=None)
-        job: Any = SimpleNamespace(name="counts")
-        with pytest.raises(sw.Unsupported, match="no checkpoint yet") as caught:
-            _check_query(job, ready)
-        assert caught.value.code == "hydrate.foreign"
-        counts.create_checkpoint()
-
-
-def test_every_command_works_on_a_keyed_pipeline(tmp_path):
-    url = str(tmp_path / "store" / "counts")
-    with open_keyed(config_of(tmp_path)) as counts:
-        for number in range(3):
-            counts.write([(b"n", b"%d" % number)], offsets={"rows": {"row": str(number)}})
-            counts.create_checkpoint()
-    assert [entry["epoch"] for entry in answer("list", url)["checkpoints"]] == [1, 2, 3]
-    shown = answer("show", url, "--at", "2")
-    assert shown["sources"] == {"rows": {"source_type": "keyed", "offsets": {"row": "1"}}}
-    assert shown["operators"]["keyed-state"]["store"] == "rocksdb"
-    assert any(line.startswith("keyed-state") for line in lines("show", url))
-    assert answer("verify", url, "--read-data")["sound"]
-    answer("savepoint", "create", url, "first", "--at", "1")
-    assert answer("rollback", url, "--to", "2", "--yes")["acted"]
-    assert content(tmp_path) == {b"n": b"1"}
-    assert "a keyed state's" in lines("restore", url, "--to", tmp_path / "files", "--at", "first")[1]
-    restored = KeyedState(tmp_path / "files" / "keyed" / "state", read_only=True)
-    assert dict(restored.scan()) == {b"n": b"0"}
-    restored.close()
-    assert json.loads((tmp_path / "files" / "metadata.json").read_text())["body"]["key_count"] == 1
-    assert answer("forget", url, "--keep-last", "1")["forget"]["forgotten_epochs"] == [2, 3]
-    assert answer("verify", url, "--read-data")["sound"]
-    assert [line.split()[0] for line in slackwater("pipelines", tmp_path / "store").stdout.splitlines()[1:]] == [
-        "counts"
-    ]
-
-
 # --- deltas stay small
 
 
@@ -1106,45 +815,3 @@ def test_a_hundredth_that_has_changed_costs_a_few_hundredths_and_a_restore_reads
     assert max(objects) <= MAX_RUNS
     forget_local(tmp_path)
     assert content(tmp_path) == before
-
-
-# --- the program of the documentation, killed
-
-
-def program() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "keyed.md").read_text(), re.DOTALL)
-    assert len(code.strip().splitlines()) <= 14, "it is to be a dozen lines"
-    return str(code).replace("interval=10", "interval=0.001")
-
-
-def run_program(folder: Path, failpoints: str = "") -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", program()],
-        cwd=folder,
-        env=environment(**{VARIABLE: failpoints}),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
-    return done.returncode
-
-
-def test_the_program_of_the_documentation_counts_right_however_often_it_is_killed(tmp_path):
-    text = [f"the {n % 7} tide and the {n % 3} stream" for n in range(40)]
-    (tmp_path / "input.txt").write_text("\n".join(text))
-    points = [
-        "claim.after",
-        "keyed.lineage.after",
-        "keyed.cut.after",
-        "artifacts.after",
-        "append.after",
-        "latest.after",
-    ]
-    died = [point for point in points if run_program(tmp_path, f"{point}=kill") == -signal.SIGKILL]
-    assert died == points
-    assert run_program(tmp_path) == 0
-    words = " ".join(text).split()
-    with open_keyed(CheckpointConfig(tmp_path / "store" / "words")) as counts:
-        assert dict(counts.scan()) == {word.encode(): b"%d" % words.count(word) for word in words}
-        assert counts.offsets == {"input": {"byte": str(os.path.getsize(tmp_path / "input.txt"))}}

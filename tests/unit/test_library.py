@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import slackwater as sw
 from slackwater import library
-from slackwater.failpoints import VARIABLE
 from slackwater.formats.layout import manifest_key
 from slackwater.inspect.pipelines import open_pipeline as look_at
 from slackwater.inspect.verification import verify
 from slackwater.library import ProgramPipeline, open_pipeline
-from slackwater.pipeline.start import _check_query
+from slackwater.ownership import refuse_foreign
 from slackwater.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.testing.faulty_store import Fault, Faults
-from tests.e2e.test_cli import answer, environment, lines, refusal, slackwater
+from tests.commands import answer, environment, lines, program_of, refusal, run_program, slackwater
 from tests.pipelines import Driver, FolderSink, make_pipeline
 
-ROOT = Path(__file__).parents[2]
 # Every partition of 100 bytes or more has an object of its own, and no state is inline.
 SETTINGS = Settings(inline_max_bytes=0, object_min_bytes=100)
 
@@ -340,31 +336,27 @@ def test_a_damaged_newest_manifest_does_not_hide_whose_pipeline_it_is(tmp_path):
 def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_claim(tmp_path):
     with open_pipeline(tmp_path, "orders") as pipeline:
         save(pipeline, 1, b"x")
-        ready: Any = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
-        job: Any = SimpleNamespace(name="orders")
         with pytest.raises(sw.Unsupported, match="not Spark's: they are a program's") as caught:
-            _check_query(job, ready)
+            refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
         assert caught.value.code == "hydrate.foreign"
         assert save(pipeline, 2, b"y") == 2
         # The newest manifest does not hide it when it is damaged, and neither does a bad read.
         newest = look_at(str(tmp_path / "orders")).state.live[-1]
         (tmp_path / "orders" / manifest_key(newest.checkpoint_id)).write_bytes(b"rot")
         with pytest.raises(sw.Unsupported):
-            _check_query(job, ready)
+            refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
         assert save(pipeline, 3, b"z") == 3
 
 
 def test_a_spark_query_is_refused_before_it_fences_a_program_that_has_no_checkpoint_yet(tmp_path):
     with open_pipeline(tmp_path, "orders") as pipeline:
-        ready: Any = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
-        job: Any = SimpleNamespace(name="orders")
         with pytest.raises(sw.Unsupported, match="no checkpoint yet, and is not Spark's") as caught:
-            _check_query(job, ready)
+            refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
         assert caught.value.code == "hydrate.foreign" and caught.value.hint
         assert save(pipeline, 1) == 1
     with open_pipeline(tmp_path, "empty") as pipeline:
-        ready = SimpleNamespace(store=pipeline._store, log=pipeline._log, query=None, query_hash=None)
-    _check_query(job, ready)  # it has ended, so anyone may have it
+        pass
+    refuse_foreign(pipeline._store, pipeline._log, "empty", "spark")  # it has ended, so anyone may have it
 
 
 def test_another_name_for_the_folder_is_refused(tmp_path):
@@ -541,25 +533,6 @@ def test_every_command_works_on_the_pipeline_of_a_program(tmp_path):
 # --- the program of the documentation, killed
 
 
-def program() -> str:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(), re.DOTALL)
-    assert len(code.strip().splitlines()) <= 14, "it is to be a dozen lines"
-    return str(code)
-
-
-def run_program(folder: Path, failpoints: str = "") -> int:
-    done = subprocess.run(
-        [sys.executable, "-c", program()],
-        cwd=folder,
-        env=environment(**{VARIABLE: failpoints}),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
-    return done.returncode
-
-
 KILLS = [
     "claim.before", "claim.after", "artifacts.after", "artifacts.after@3", "manifest.after@2", "append.after",
     "append.after@2", "latest.after@2", "sweep.after", "delete.between", "delete.after@2", "release.before",
@@ -569,9 +542,10 @@ KILLS = [
 def test_the_program_of_the_documentation_counts_right_however_often_it_is_killed(tmp_path):
     text = [f"the {n % 7} tide and the {n % 3} stream" for n in range(40)]
     (tmp_path / "input.txt").write_text("\n".join(text))
-    died = [point for point in KILLS if run_program(tmp_path, f"{point}=kill") == -signal.SIGKILL]
+    program = program_of("library.md")
+    died = [point for point in KILLS if run_program(program, tmp_path, f"{point}=kill") == -signal.SIGKILL]
     assert died == KILLS
-    assert run_program(tmp_path) == 0
+    assert run_program(program, tmp_path) == 0
     with open_pipeline(tmp_path / "store", "words") as pipeline:
         counts: Counter[str] = Counter()
         for part in pipeline.state["counts"].values():

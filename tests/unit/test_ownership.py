@@ -12,12 +12,16 @@ from slackwater.formats import manifest as manifests
 from slackwater.formats.changes import Release
 from slackwater.formats.layout import manifest_key
 from slackwater.formats.manifest import Kind
+from slackwater.incremental.config import CheckpointConfig
+from slackwater.incremental.opening import open_keyed
+from slackwater.library import open_pipeline
 from slackwater.log import Log
 from slackwater.ownership import refuse_foreign
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore
 from slackwater.world import RealWorld
+from tests.keyed_pipelines import config_of
 from tests.pipelines import Driver, make_pipeline
 
 # Each kind, the roles of those that it may come after, and the code by which it refuses the others.
@@ -74,3 +78,38 @@ def test_a_newest_manifest_of_another_release_is_refused_before_the_claim(
     with pytest.raises(Unsupported) as caught:
         refuse_foreign(store, Log(store, RealWorld(), Settings()), "orders", "spark")
     assert caught.value.code == "manifest.unknown_version"
+
+
+def test_each_kind_of_pipeline_is_refused_by_the_others(tmp_path: Path) -> None:
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.create_checkpoint()
+        with pytest.raises(Unsupported, match="a keyed state's") as caught:
+            open_pipeline(tmp_path / "store", "counts")
+        assert caught.value.code == "library.foreign"
+        with pytest.raises(Unsupported, match="not Spark's: they are a keyed state's"):
+            refuse_foreign(counts._store, counts._log, "counts", "spark")
+        assert counts.create_checkpoint().epoch == 2, "nobody has fenced it"
+    with open_pipeline(tmp_path / "store", "words") as words:
+        words.checkpoint(offsets={}, state={})
+        with pytest.raises(Unsupported, match="a program's") as caught:
+            open_keyed(CheckpointConfig(tmp_path / "store" / "words"))
+        assert caught.value.code == "keyed.foreign"
+        words.checkpoint(offsets={}, state={})
+    make_pipeline(tmp_path, 1)
+    with pytest.raises(Unsupported, match="Spark's"):
+        open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
+    assert not (tmp_path / "store" / "orders.wal").exists()
+
+
+def test_a_driver_of_another_kind_that_has_no_checkpoint_yet_is_not_fenced(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    with pytest.raises(Unsupported, match="no checkpoint yet"):
+        open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
+    driver.step()
+    with open_keyed(config_of(tmp_path)) as counts:
+        with pytest.raises(Unsupported, match="no checkpoint yet"):
+            open_pipeline(tmp_path / "store", "counts")
+        with pytest.raises(Unsupported, match="no checkpoint yet") as caught:
+            refuse_foreign(counts._store, counts._log, "counts", "spark")
+        assert caught.value.code == "hydrate.foreign"
+        counts.create_checkpoint()

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,8 +21,8 @@ from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.labels import create_label
 from slackwater.log import Log
+from slackwater.ownership import refuse_foreign
 from slackwater.pipeline.rollback import plan_rollback, rollback
-from slackwater.pipeline.start import _check_query
 from slackwater.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
@@ -570,16 +569,12 @@ def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) 
     make_pipeline(tmp_path, 2)
     (tmp_path / "store" / "orders").rename(tmp_path / "store" / "orders2")
     store, world = open_store(str(tmp_path / "store" / "orders2")), RealWorld()
-    ready: Any = SimpleNamespace(store=store, log=Log(store, world, Settings()), query=None, inboxes={})
-    ready.query_hash = None
-    job: Any = SimpleNamespace(name="orders2")
-    ready.store = FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    log, misread = Log(store, world, Settings()), FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
     for _ in ("sound", "read wrong once"):
         with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
-            _check_query(job, ready)
+            refuse_foreign(misread, log, "orders2", "spark")
         assert caught.value.code == "pipeline.renamed"
-    job.name = "orders"
-    _check_query(job, ready)
+    assert refuse_foreign(misread, log, "orders", "spark") is not None
 
 
 def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:

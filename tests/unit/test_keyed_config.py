@@ -1,0 +1,66 @@
+"""The options of a keyed pipeline: what they may be, what is said of the others, and where its local folder is."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import slackwater as sw
+from slackwater.incremental.config import CheckpointConfig
+from slackwater.incremental.opening import open_keyed
+from tests.keyed_pipelines import config_of
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"max_retained": 501}, "option.out_of_bounds"),
+        ({"max_retained": 2.0}, "option.bad_value"),
+        ({"max_retained": True}, "option.bad_value"),
+        ({"interval": -1}, "option.out_of_bounds"),
+        ({"interval": float("nan")}, "option.out_of_bounds"),
+        ({"interval": "60"}, "option.bad_value"),
+        ({"interval": True}, "option.bad_value"),
+        ({"min_wal_size_for_checkpoint": 0}, "option.out_of_bounds"),
+        ({"truncate_wal": 1}, "option.bad_value"),
+        ({"incremental": "yes"}, "option.bad_value"),
+        ({"wal_path": "s3://bucket/wal"}, "option.bad_value"),
+        ({"wal_path": ""}, "option.bad_value"),
+        ({"wal_path": 7}, "option.bad_value"),
+    ],
+)
+def test_E2_an_option_that_cannot_be_is_refused_and_nothing_is_made(tmp_path, fields, code):
+    with pytest.raises(sw.InvalidInput) as caught:
+        open_keyed(config_of(tmp_path, **fields))
+    assert caught.value.code == code and caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_E2_an_option_that_there_is_not_is_refused_with_the_one_that_is_meant(tmp_path):
+    with pytest.raises(sw.InvalidInput, match="did you mean max_retained") as caught:
+        CheckpointConfig.from_options({"checkpoint_dir": "store/x", "max_retain": 3})
+    assert caught.value.code == "option.unknown"
+    with pytest.raises(sw.InvalidInput, match="checkpoint_dir must be given"):
+        CheckpointConfig.from_options({})
+    assert CheckpointConfig.from_options({"checkpoint_dir": "store/x", "interval": 5}).interval_s == 5
+
+
+def test_a_local_folder_must_be_named_where_the_store_is_elsewhere(tmp_path):
+    with pytest.raises(sw.InvalidInput, match="wal_path must be given") as caught:
+        CheckpointConfig("s3://bucket/counts").validate()
+    assert "a disk of this machine" in str(caught.value.hint)
+    CheckpointConfig("s3://bucket/counts", wal_path=tmp_path).validate()
+    with pytest.raises(sw.InvalidInput, match="inside of checkpoint_dir"):
+        config_of(tmp_path, wal_path=tmp_path / "store" / "counts" / "wal").validate()
+
+
+def test_a_url_serves_as_well_as_a_path(tmp_path):
+    assert config_of(tmp_path).folder == CheckpointConfig((tmp_path / "store" / "counts").as_uri()).folder
+    config = CheckpointConfig((tmp_path / "a b" / "counts").as_uri(), wal_path=tmp_path / "wal")
+    with open_keyed(config) as counts:
+        counts.put(b"a", b"1")
+        counts.create_checkpoint()
+    shutil.rmtree(tmp_path / "wal")
+    with open_keyed(config) as counts:
+        assert dict(counts.scan()) == {b"a": b"1"}
