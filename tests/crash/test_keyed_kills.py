@@ -48,9 +48,11 @@ def run_writer(folder: Path, failpoints: str = "", rows: int = 10) -> list[tuple
     return [(line.split()[0], int(line.split()[1])) for line in done.stdout.decode().splitlines()]
 
 
+CHECKPOINT = [
+    "keyed.lineage.after", "keyed.cut.after", "artifacts.after", "manifest.after", "append.after", "latest.after",
+]  # fmt: skip
 KILLS = [
-    "claim.before", "claim.after", "keyed.lineage.after", "keyed.cut.after", "artifacts.after", "manifest.after",
-    "append.after", "latest.after", "keyed.lineage.after@2", "keyed.cut.after@3", "artifacts.after@2",
+    "claim.before", "claim.after", *CHECKPOINT, "keyed.lineage.after@2", "keyed.cut.after@3", "artifacts.after@2",
     "manifest.after@3", "append.after@2", "latest.after@2", "sweep.after", "delete.between", "delete.after",
     "release.before", "release.after",
 ]  # fmt: skip
@@ -79,7 +81,7 @@ def test_killed_before_a_write_is_synced_it_is_there_whole_or_not_at_all(tmp_pat
         assert dict(counts.scan()) == {b"%d" % n: b"%d" % n for n in range(row)}
 
 
-@pytest.mark.parametrize("point", KILLS[2:8])
+@pytest.mark.parametrize("point", CHECKPOINT)
 def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_that_counts(tmp_path, point):
     run_writer(tmp_path, rows=5)
     run_writer(tmp_path, f"{point}=kill")

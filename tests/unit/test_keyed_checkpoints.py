@@ -245,7 +245,7 @@ def test_input_that_is_refused_ends_nothing(tmp_path):
 
     with open_keyed(config_of(tmp_path)) as counts:
         refused: list[tuple[Any, Any]] = [({b"a": b"1"}, sw.InvalidInput), (breaks(), ZeroDivisionError)]
-        for changes, error in [*refused, (None, TypeError)]:
+        for changes, error in [*refused, ([("text", b"1")], sw.InvalidInput), (None, TypeError)]:
             with pytest.raises(error):
                 counts.write(changes)
         for fields in ({"offsets": {"rows": "5"}}, {"watermark_ms": "5"}):
@@ -307,7 +307,7 @@ def test_many_threads_write_while_checkpoints_are_made(tmp_path):
     assert sound(tmp_path)
 
 
-def damaged_head(folder: Path) -> Path:
+def newest_manifest(folder: Path) -> Path:
     state = look_at(str(folder / "store" / "counts")).state
     return folder / "store" / "counts" / manifest_key(state.live[-1].checkpoint_id)
 
@@ -318,7 +318,7 @@ def test_E5_a_newest_checkpoint_that_is_empty_is_damage_and_an_older_one_is_take
         counts.create_checkpoint()
         counts.put(b"a", b"2")
         counts.create_checkpoint()
-    damaged_head(tmp_path).write_bytes(b"")
+    newest_manifest(tmp_path).write_bytes(b"")
     forget_local(tmp_path)
     with pytest.raises(sw.Corrupt, match="epoch 1") as caught:
         open_keyed(config_of(tmp_path))
@@ -374,7 +374,7 @@ def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known)
         counts.create_checkpoint()
         list(counts.scan())  # so that memory has it as it was
     if not known:  # then nothing says what its digest was
-        damaged_head(tmp_path).write_bytes(b"rot")
+        newest_manifest(tmp_path).write_bytes(b"rot")
     (table,) = (tmp_path / "store" / "counts.wal" / "state").glob("*.sst")
     with table.open("r+b") as file:
         file.seek(table.stat().st_size // 2)
@@ -471,7 +471,7 @@ def test_E10_a_checkpoint_counts_although_older_ones_cannot_be_deleted(tmp_path,
 def test_E11_a_checkpoint_that_cannot_be_read_is_listed_and_cleaned_up(tmp_path):
     with open_keyed(config_of(tmp_path, max_retained=2)) as counts:
         first = counts.create_checkpoint()
-        damaged_head(tmp_path).write_bytes(b"rot")
+        newest_manifest(tmp_path).write_bytes(b"rot")
         counts.put(b"a", b"1")
         counts.create_checkpoint()
         listed = counts.list_checkpoints()
@@ -605,15 +605,9 @@ def test_a_repair_replaces_the_local_database(tmp_path):
         open_keyed(config_of(tmp_path))
     sw.repair(url)
     with open_keyed(config_of(tmp_path)) as counts:
-        assert counts.get(b"n") in (b"0", b"1")
-        assert counts.get(b"n") == counts_at(url)
+        assert counts.get(b"n") == b"1", "the newest before the damage: no sink can have followed a rollback"
         counts.create_checkpoint()
     assert sound(tmp_path)
-
-
-def counts_at(url: str) -> bytes:
-    state = look_at(url).state
-    return b"%d" % (load_manifest(look_at(url).store, state.live[-1]).rollback.to_epoch - 1)  # type: ignore[union-attr]
 
 
 def test_a_folder_of_another_pipeline_is_a_conflict(tmp_path):
@@ -755,7 +749,7 @@ def test_threads_that_write_at_once_share_a_sync_and_nothing_of_theirs_is_lost(o
         list(pool.map(write, range(8)))
     assert opened.key_count == 81 and opened.watermark_ms == 7
     assert {key for key, _ in opened.scan()} == {b"%d-%d" % (t, n) for t in range(8) for n in range(10)} | {b"last"}
-    assert len(syncs) < 80
+    assert len(syncs) <= 40
     opened.close()
     assert len(content(tmp_path)) == 81
 
@@ -766,15 +760,6 @@ def test_a_pipeline_is_no_store_of_keyed_ones(tmp_path):
         open_keyed(CheckpointConfig(orders / "counts"))
     assert caught.value.code == "store.is_pipeline"
     assert not (orders / "counts").exists() and not (orders / "counts.wal").exists()
-
-
-def test_what_cannot_be_kept_is_refused_and_the_pipeline_goes_on(opened):
-    with pytest.raises(sw.InvalidInput):
-        opened.write([("a", b"1")])
-    with pytest.raises(sw.InvalidInput):
-        opened.create_checkpoint(offsets={"s": {"n": 1}})
-    opened.put(b"a", b"1")
-    assert opened.create_checkpoint().key_count == 1
 
 
 def test_a_store_that_does_not_answer_ends_the_pipeline_and_the_next_start_has_everything(tmp_path, monkeypatch):
