@@ -123,6 +123,14 @@ def test_a_url_is_no_directory_to_restore_into(url: str, tmp_path: Path, to: str
     assert not Path("s3:").exists() and not Path("file:").exists()
 
 
+@pytest.mark.parametrize("to", ["store/orders/x", "x/../store/orders/x", "link/orders"])
+def test_a_directory_inside_the_pipeline_is_refused_however_it_is_written(url: str, tmp_path: Path, to: str) -> None:
+    (tmp_path / "link").symlink_to(Path(url).parent)
+    for pipeline in (url, tmp_path / "link" / "orders"):
+        assert "inside the pipeline's own folder" in refusal("restore", pipeline, "--to", tmp_path / to, code=2)
+    assert not (Path(url) / "x").exists()
+
+
 # --- beside a driver, and interrupted
 
 

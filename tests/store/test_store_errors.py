@@ -23,7 +23,7 @@ import pytest
 
 from slackwater.errors import InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 from slackwater.settings import Settings
-from slackwater.store import Store, disk, open_store
+from slackwater.store import Store, disk, local_folder, open_store
 from slackwater.store.verbs import HIDDEN
 from tests.services import seaweed
 
@@ -107,7 +107,7 @@ def test_every_spelling_of_a_folder_opens_it(tmp_path: Path, monkeypatch: pytest
         f"~/{folder.name}",
     ):
         store = open_store(url)
-        assert store.get("k") == b"v"
+        assert store.get("k") == b"v" and local_folder(url) == local_folder(store.url) == folder
         assert store.url == folder.as_uri()
         assert open_store(store.url).get("k") == b"v"
 

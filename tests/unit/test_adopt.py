@@ -86,7 +86,9 @@ def test_store_and_directory_may_be_paths(tmp_path: Path, directory: Path) -> No
 @pytest.mark.parametrize(
     ("wrong", "code"),
     [
-        ({"directory": "//[x"}, "adopt.not_local"),
+        ({"directory": "file://[x"}, "adopt.not_local"),
+        ({"directory": "file://host/x"}, "adopt.not_local"),
+        ({"directory": "//[x"}, "adopt.no_checkpoint"),
         ({"directory": b"/x"}, "adopt.not_local"),
         ({"directory": None}, "adopt.not_local"),
         ({"directory": "~nobody-of-this-name/x"}, "adopt.no_checkpoint"),

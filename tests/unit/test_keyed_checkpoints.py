@@ -689,9 +689,10 @@ def test_an_older_checkpoint_is_restored_into_a_directory_and_nothing_changes(op
     restored.close()
     assert (tmp_path / "out" / "state.bin").read_bytes() == b"outside 1"
     assert opened.get(b"n") == b"2"
-    for directory in (tmp_path / "out", tmp_path / "store" / "counts" / "x", tmp_path / "store" / "counts.wal" / "x"):
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    for directory in ("out", "store/counts/x", "store/counts.wal/x", "out/../store/counts/x", "link/counts/x"):
         with pytest.raises(sw.InvalidInput):
-            opened.restore(2, directory)
+            opened.restore(2, tmp_path / directory)
 
 
 def test_writes_go_on_while_a_checkpoint_is_stored(opened, monkeypatch):

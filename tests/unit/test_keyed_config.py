@@ -51,8 +51,14 @@ def test_a_local_folder_must_be_named_where_the_store_is_elsewhere(tmp_path):
         CheckpointConfig("s3://bucket/counts").validate()
     assert "a disk of this machine" in str(caught.value.hint)
     CheckpointConfig("s3://bucket/counts", wal_path=tmp_path).validate()
+
+
+@pytest.mark.parametrize("wal_path", ["store/counts/wal", "x/../store/counts/wal", "store/other/../counts"])
+def test_a_local_folder_inside_of_the_store_is_refused_however_it_is_written(tmp_path, wal_path):
     with pytest.raises(sw.InvalidInput, match="inside of checkpoint_dir"):
-        config_of(tmp_path, wal_path=tmp_path / "store" / "counts" / "wal").validate()
+        config_of(tmp_path, wal_path=tmp_path / wal_path).validate()
+    with pytest.raises(sw.InvalidInput, match="inside of checkpoint_dir"):
+        CheckpointConfig((tmp_path / "y" / ".." / "store" / "counts").as_uri(), wal_path=tmp_path / wal_path).validate()
 
 
 def test_a_url_serves_as_well_as_a_path(tmp_path):

@@ -129,7 +129,7 @@ def _restore_one(
 
 def _is_inside(target: Path, store_url: str) -> bool:
     """Tell whether a directory lies in a store: what is there may be taken for the store's own."""
-    from urllib.parse import unquote, urlsplit  # noqa: PLC0415
+    from ..store import local_folder  # noqa: PLC0415
 
-    store = urlsplit(store_url)
-    return store.scheme == "file" and target.resolve().is_relative_to(unquote(store.path))
+    folder = local_folder(store_url)
+    return folder is not None and target.resolve().is_relative_to(folder.resolve())

@@ -33,9 +33,9 @@ from ..log import Log
 from ..recovery import DAMAGE, Claimed, load_manifest
 from ..retention import References, delete_old, sweep
 from ..settings import Settings
-from ..store import Store
+from ..store import Store, local_folder
 from ..world import World
-from .config import CheckpointConfig, local_root
+from .config import CheckpointConfig
 from .cut import capture_keyed, folder_of
 from .keyed import KeyedState, Prepared
 from .local import ROLE, LocalFolder, check_target, restore_into
@@ -281,7 +281,7 @@ class KeyedCheckpoints:
         """
         target = Path(directory).absolute()
         with self._checkpointing:
-            root = local_root(self.config.url)
+            root = local_folder(self.config.url)
             check_target(target, self._local.folder, *([root] if root else []))
             entry = resolve(self._read(), str(ref))
             with self._log.unless_retired(entry):

@@ -9,13 +9,13 @@ from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ..errors import InvalidInput
 from ..inspect.pipelines import pipeline_name
 from ..settings import MIB
+from ..store import local_folder
 
 MAX_RETAINED = 500
 _MAX_INTERVAL_S = 366 * 86_400.0
@@ -69,7 +69,7 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
     @property
     def folder(self) -> Path:
         """The local folder of the database and its write-ahead log."""
-        root = local_root(self.url)
+        root = local_folder(self.url)
         if self.wal_path is not None:
             given = _text("wal_path", self.wal_path)
             if ":" in given.partition("/")[0] or not given.strip() or "\0" in given:
@@ -77,7 +77,7 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
                     f"wal_path is {given!r}, which is no path of a local folder",
                     "name one on a disk of this machine: a write is acknowledged when that disk has it",
                 )
-            folder = Path(given).expanduser().absolute()
+            folder = Path(os.path.abspath(os.path.expanduser(given)))
             if root is not None and (folder == root or folder.is_relative_to(root)):
                 raise _bad(f"wal_path {given!r} is inside of checkpoint_dir", "name a folder beside it")
             if root is not None and root.is_relative_to(folder):
@@ -104,14 +104,6 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
         for name in ("truncate_wal", "incremental"):
             if not isinstance(getattr(self, name), bool):
                 raise _bad(f"{name} is {getattr(self, name)!r}", "give True or False")
-
-
-def local_root(url: str) -> Path | None:
-    """Tell the folder of a pipeline on this disk; None when it is elsewhere."""
-    scheme, colon, _ = url.partition(":")
-    if not colon or "/" in scheme:
-        return Path(url).expanduser().absolute()
-    return Path(unquote(urlsplit(url).path)) if scheme == "file" else None
 
 
 def _text(name: str, given: Any) -> str:

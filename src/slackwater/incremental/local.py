@@ -236,7 +236,7 @@ def check_target(directory: Path, *others: Path) -> None:
         raise InvalidInput(
             f"{directory} is not empty", code="hydrate.not_empty", hint="name a directory that does not exist yet"
         )
-    if any(directory.is_relative_to(other) for other in others):
+    if any(directory.resolve().is_relative_to(other.resolve()) for other in others):
         raise InvalidInput(
             f"{directory} is inside the pipeline's own folder",
             code="option.bad_value",

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -17,7 +17,7 @@ from ..formats.states import State
 from ..log import Log, list_records
 from ..recovery import DAMAGE, refuse_missing_log
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import Store, local_folder, open_store
 from ..world import RealWorld
 
 
@@ -129,7 +129,8 @@ def _refuse_pipeline(store: Store, url: str) -> None:
 def _refuse_other(store: Store, url: str) -> None:
     """Refuse a URL at which no store can be: a folder that is not there, a pipeline."""
     _refuse_pipeline(store, url)
-    if store.url.startswith("file:") and not os.path.isdir(unquote(urlsplit(store.url).path)):
+    folder = local_folder(store.url)
+    if folder is not None and not os.path.isdir(folder):
         raise NotFound(
             f"there is no folder {url}",
             code="store.no_folder",

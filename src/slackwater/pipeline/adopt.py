@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from .. import recovery
 from ..checkpointer import make_first
@@ -16,7 +15,7 @@ from ..inspect.pipelines import join_url, refuse_pipeline
 from ..log import Log
 from ..settings import Settings
 from ..spark.capture import capture
-from ..store import open_store
+from ..store import local_folder, open_store
 from ..world import RealWorld, this_process
 
 
@@ -68,17 +67,13 @@ def _as_text(given: object, code: str) -> str:
 
 
 def _local(text: str) -> Path:
-    try:
-        scheme = urlsplit(text).scheme
-    except ValueError:
-        scheme = "malformed"
-    if scheme not in ("", "file"):
+    root = local_folder(text)
+    if root is None:
         raise InvalidInput(
             f"{text} is not a local directory",
             code="adopt.not_local",
             hint="copy the checkpoint to a local disk, and adopt the copy",
         )
-    root = Path(os.path.expanduser(unquote(urlsplit(text).path) if scheme else text))
     if not (root / "offsets").is_dir() or not (root / "commits").is_dir():
         raise NotFound(
             f"{root} is not the checkpointLocation of a Spark query: it has no offsets and commits",

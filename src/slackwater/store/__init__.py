@@ -7,7 +7,7 @@ because it must be durable. Never fork a process that has used obstore: the chil
 
 from __future__ import annotations
 
-from .opening import open_store
+from .opening import local_folder, open_store
 from .verbs import Buffer, KeepsUnfinished, Listed, Listing, Names, Requests, Store, Stream, finished_key
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "Store",
     "Stream",
     "finished_key",
+    "local_folder",
     "open_store",
 ]

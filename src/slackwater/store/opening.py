@@ -46,8 +46,8 @@ def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool)
     if not isinstance(url, str) or not url.strip():
         raise _bad_url("the URL is empty, or no text")
     scheme, colon, rest = url.partition(":")
-    if not colon or "/" in scheme:
-        return _open_disk(os.path.expanduser(url), options)
+    if not colon or "/" in scheme or scheme == "file":
+        return _open_disk(url, options)
     if scheme == "memory":
         return _open_memory(rest, options)
     try:
@@ -56,10 +56,6 @@ def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool)
         raise _bad_url("the URL is malformed") from None
     if "@" in parsed.netloc or parsed.query or parsed.fragment:
         raise _bad_url("the URL holds credentials, a query or a fragment")
-    if scheme == "file":
-        if parsed.netloc not in ("", "localhost") or not parsed.path.startswith("/"):
-            raise _bad_url("a file: URL needs an absolute path and no host")
-        return _open_disk(unquote(parsed.path), options)
     if scheme not in _KINDS:
         raise _bad_url("this kind of URL is unknown")
     prefix = parsed.path.strip("/")
@@ -72,6 +68,31 @@ def _open(url: str, settings: Settings, options: dict[str, str], *, prove: bool)
     return Checked(name, Objects(objects, proof, settings.total_timeout_s))
 
 
+def local_folder(url: str) -> Path | None:
+    """Name the folder of this machine that a path or a ``file:`` URL means, as it is opened; None when it means none.
+
+    It is absolute and goes nowhere by ``..``, so that two of them can be compared.
+    """
+    scheme, colon, _ = url.partition(":")
+    if not colon or "/" in scheme:
+        path = os.path.expanduser(url)
+    elif scheme == "file":
+        path = _path_of(url)
+    else:
+        return None
+    return Path(os.path.abspath(path)) if path and _can_be_path(path) else None
+
+
+def _path_of(url: str) -> str:
+    """Take the path out of a ``file:`` URL; empty when it is of another machine, or not from the root."""
+    try:
+        parsed = urlsplit(url)
+    except ValueError:
+        return ""
+    plain = parsed.netloc in ("", "localhost") and not parsed.query and not parsed.fragment
+    return unquote(parsed.path) if plain and parsed.path.startswith("/") else ""
+
+
 def _bad_url(reason: str) -> InvalidInput:
     return InvalidInput(
         f"the store cannot be opened: {reason}",
@@ -81,15 +102,15 @@ def _bad_url(reason: str) -> InvalidInput:
     )
 
 
-def _open_disk(path: str, options: dict[str, str]) -> Store:
+def _open_disk(url: str, options: dict[str, str]) -> Store:
     if options:
         raise bad_option("a folder takes no options", "leave them out")
-    if not _can_be_path(path):
-        raise _bad_url("its path holds what no file system can")
-    root = os.path.abspath(path)
-    if os.path.exists(root) and not os.path.isdir(root):
+    folder = local_folder(url)
+    if folder is None:
+        raise _bad_url("a file: URL needs an absolute path and no host, and a path what a file system can hold")
+    if os.path.exists(folder) and not os.path.isdir(folder):
         raise _bad_url("its path is a file, not a folder")
-    return CheckedDisk(Path(root).as_uri(), Disk(root))
+    return CheckedDisk(folder.as_uri(), Disk(str(folder)))
 
 
 def _can_be_path(path: str) -> bool:

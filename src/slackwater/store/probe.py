@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Literal, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from ..errors import Corrupt, NotFound, SlackwaterError, Unavailable, Unsupported
+from .opening import local_folder
 from .verbs import Names, Store
 
 Outcome = Literal["ok", "failed", "denied", "skipped"]
@@ -411,10 +413,10 @@ _CHECKS: list[tuple[str, str, Sequence[str], Callable[[_Trial], None]]] = [
 def _folders_removed(url: str) -> Iterator[None]:
     """Remove the folders above a disk's objects that were not there before."""
     made = []
-    path = unquote(urlsplit(url).path) if url.startswith("file:") else "/"
+    path = local_folder(url) or Path("/")
     while not os.path.lexists(path):
         made.append(path)
-        path = os.path.dirname(path)
+        path = path.parent
     try:
         yield
     finally:

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ...artifacts import in_parallel
 from ...errors import Conflict, InvalidInput, Unavailable
 from ...settings import MIB, Settings
-from ...store import Store, Stream, open_store
+from ...store import Store, Stream, local_folder, open_store
 from ...store.opening import allow_http
 from ...store.translation import bad_option
 
@@ -42,8 +41,8 @@ class Target:
         settings = _deadlines(lower)
         self.store: Store = open_store(check_path(path), settings, **ours)
         self.url, self.total_timeout_s = self.store.url, settings.total_timeout_s
-        scheme = urlsplit(self.url).scheme
-        self.local = Path(unquote(urlsplit(self.url).path)) if scheme == "file" else None
+        scheme = self.url.partition(":")[0]
+        self.local = local_folder(self.url)
         if scheme not in ("file", "s3", "gs"):
             raise InvalidInput(
                 f"a sink cannot write to {self.url}: Spark's executors do not reach it by this URL",
