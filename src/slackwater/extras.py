@@ -7,7 +7,13 @@ from contextlib import contextmanager
 
 from .errors import Unsupported
 
-_PACKAGES = {"spark": ("pyspark", "pyarrow", "pandas", "numpy"), "delta": ("deltalake",), "keyed": ("rocksdict",)}
+_PACKAGES = {
+    "spark": ("pyspark", "pyarrow", "pandas", "numpy"),
+    "delta": ("deltalake",),
+    "keyed": ("rocksdict",),
+    "metrics": ("prometheus_client",),
+    "receive": ("rocksdict", "starlette", "uvicorn", "websockets"),
+}
 
 
 @contextmanager

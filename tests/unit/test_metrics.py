@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import sys
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -110,12 +109,6 @@ def test_an_address_that_cannot_be_had_is_a_typed_error():
             serve(f"{host}:0", "orders")
     with pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\]"):
         serve("203.0.113.1:0", "orders")
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(sw.Unsupported, match=r"pip install 'slackwater\[metrics\]'"):
-        serve(0, "orders")
 
 
 @pytest.mark.parametrize("given", ["", "localhost", ":9109", "127.0.0.1:", "127.0.0.1:65536", "a:-1", True, "²"])

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..extras import needed_for
 from .entry import INTERRUPTED
 from .options import json_option
 from .run import log_to_stderr
 from .text import count, format_age, format_size, format_time, note, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..incremental.inbox import Inbox
     from ..incremental.inbox_reader import Report
 
@@ -143,11 +142,9 @@ def http(
       slackwater receive http ./clicks --listen 0.0.0.0:8080 --max-held-bytes 1073741824
       curl --json '{"id": 1}' -H 'Idempotency-Key: 1' http://127.0.0.1:8080
     """
-    with _extra():
-        import uvicorn  # noqa: F401, PLC0415
-
-        from ..receive import http as receiver  # noqa: PLC0415
-        from ..receive.http_bodies import HttpLimits  # noqa: PLC0415
+    _need("rocksdict", "starlette", "uvicorn")
+    from ..receive import http as receiver  # noqa: PLC0415
+    from ..receive.http_bodies import HttpLimits  # noqa: PLC0415
 
     token = os.environ.get(_TOKEN_VARIABLE) or None
     host, port = receiver.parse_listen(listen)
@@ -208,11 +205,9 @@ def ws(
       slackwater receive ws ./trades wss://example.com/feed
       slackwater receive ws ./trades wss://example.com/feed --subscribe '{"after": {position}}' --position '$.seq'
     """
-    with _extra():
-        import websockets  # noqa: F401, PLC0415
-
-        from ..receive import websocket as receiver  # noqa: PLC0415
-        from ..receive.messages import parse_path  # noqa: PLC0415
+    _need("rocksdict", "websockets")
+    from ..receive import websocket as receiver  # noqa: PLC0415
+    from ..receive.messages import parse_path  # noqa: PLC0415
 
     subscription = receiver.Subscription(
         url=receiver.check_url(url),
@@ -240,30 +235,36 @@ def show(folder: str, as_json: bool) -> None:
       slackwater receive show ./clicks
       slackwater receive show ./clicks --json
     """
+    _need("rocksdict")
     from pathlib import Path  # noqa: PLC0415
 
-    with _extra():
-        from ..incremental.inbox_reader import report  # noqa: PLC0415
+    from ..incremental.inbox_reader import report  # noqa: PLC0415
 
-        found = report(Path(folder))
+    found = report(Path(folder))
     if as_json:
         print_json(_facts(found))
     else:
         _print(found)
 
 
+def _need(*packages: str) -> None:
+    """Refuse to begin without what is imported only once something is received."""
+    with needed_for("slackwater receive", "receive"):
+        for package in packages:
+            import_module(package)
+
+
 def _open(folder: str, limits: dict[str, Any]) -> Inbox:
     from pathlib import Path  # noqa: PLC0415
 
+    from ..incremental.inbox import Inbox, Limits  # noqa: PLC0415
+
     if "://" in folder:  # as a path it would be ./s3:/…
         raise click.BadParameter(f"{folder} is a URL; a directory of this machine is needed.", param_hint="DIR")
-    with _extra():
-        from ..incremental.inbox import Inbox, Limits  # noqa: PLC0415
-
-        wanted = Limits(
-            max_messages=limits["max_held"], max_bytes=limits["max_held_bytes"], keep_keys_s=limits["keep_keys_s"]
-        )
-        return Inbox(Path(folder), wanted)
+    wanted = Limits(
+        max_messages=limits["max_held"], max_bytes=limits["max_held_bytes"], keep_keys_s=limits["keep_keys_s"]
+    )
+    return Inbox(Path(folder), wanted)
 
 
 def _end(inbox: Inbox, number: int | None, as_json: bool) -> int:
@@ -274,18 +275,6 @@ def _end(inbox: Inbox, number: int | None, as_json: bool) -> int:
     else:
         note(f"ended cleanly at position {known.last}; {count(known.held, 'message')} held")
     return INTERRUPTED if number == signal.SIGINT else 0
-
-
-@contextmanager
-def _extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        from ..errors import Unsupported  # noqa: PLC0415
-
-        raise Unsupported(
-            f"receivers need {error.name}", code="receive.no_library", hint="pip install 'slackwater[receive]'"
-        ) from None
 
 
 def _facts(found: Report) -> dict[str, Any]:

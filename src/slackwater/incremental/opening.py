@@ -14,7 +14,8 @@ import msgspec
 from .. import recovery
 from ..artifacts import Held
 from ..checkpointer import release_failed
-from ..errors import Conflict, Corrupt, InvalidInput, Unsupported
+from ..errors import Conflict, Corrupt, InvalidInput
+from ..extras import needed_for
 from ..fallback import recover, tell_fallback
 from ..formats.keyed import Lineage
 from ..formats.manifest import Manifest, references
@@ -68,7 +69,8 @@ def open_keyed(
             hint='write sw.open_keyed(sw.CheckpointConfig("store/counts"))',
         )
     config.validate()
-    _need_rocksdb()
+    with needed_for("sw.open_keyed", "keyed"):
+        import rocksdict  # noqa: F401, PLC0415 - before anything is claimed
     world = RealWorld()
     # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
@@ -90,17 +92,6 @@ def open_keyed(
     except BaseException:
         local.close()
         raise
-
-
-def _need_rocksdb() -> None:
-    try:
-        import rocksdict  # noqa: F401, PLC0415 - an extra
-    except ImportError:
-        raise Unsupported(
-            "a keyed state needs RocksDB, which is not installed",
-            code="keyed.not_installed",
-            hint="pip install 'slackwater[keyed]'",
-        ) from None
 
 
 def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:

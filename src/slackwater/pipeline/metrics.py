@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
-from ..errors import Conflict, InvalidInput, Unsupported
+from ..errors import Conflict, InvalidInput
+from ..extras import needed_for
 from .progress import BUCKETS_S, Progress, by_verb
 
 if TYPE_CHECKING:
@@ -71,14 +72,8 @@ def serve(given: str | int, pipeline: str) -> Endpoint:
 
 class _Server:
     def __init__(self, host: str, port: int) -> None:
-        try:
-            from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415 - an extra
-        except ImportError:
-            raise Unsupported(
-                "metrics need the package prometheus_client, which is not installed",
-                code="metrics.missing",
-                hint="pip install 'slackwater[metrics]'",
-            ) from None
+        with needed_for("the option metrics", "metrics"):
+            from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415
         self.pipelines: dict[str, Progress | None] = {}
         registry = CollectorRegistry()
         registry.register(cast(Any, self))
