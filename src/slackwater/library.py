@@ -28,7 +28,7 @@ from .formats.states import Savepoint
 from .inspect.pipelines import join_url, refuse_pipeline
 from .labels import create_label
 from .log import Log
-from .ownership import check_kind, refuse_foreign
+from .ownership import PROGRAM, check_kind, refuse_foreign
 from .recovery import Claimed
 from .retention import References, delete_old, sweep
 from .settings import Settings
@@ -38,9 +38,6 @@ from .world import RealWorld, World, this_process
 # Small partitions share batches, and one that never changes would hold on to an old batch for ever: after so many
 # epochs it is stored again, so that a restore reads few of them.
 _STORED_AGAIN_AFTER = 64
-
-# What a program's claims say, so that they are told from Spark's before there is a checkpoint.
-_ROLE = "program"
 
 Offsets = dict[str, dict[str, str]]
 PartitionedState = dict[str, dict[int, bytes]]
@@ -105,7 +102,7 @@ def open_pipeline(
     refuse_foreign(opened, log, name, "program")
     if log.state is None:
         refuse_pipeline(path, settings, storage_options)
-    claimed = recovery.claim(opened, log, world, pipeline=name, driver=this_process(_ROLE), sinks=sinks)
+    claimed = recovery.claim(opened, log, world, pipeline=name, driver=this_process(PROGRAM), sinks=sinks)
     try:
         return ProgramPipeline(
             opened, log, world, settings, name=name, sinks=sinks, claimed=claimed, fallback=fallback, dropped=dropped

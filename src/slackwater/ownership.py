@@ -14,6 +14,12 @@ from .log import Log
 from .recovery import load_manifest, refuse_renamed, twice
 from .store import Store
 
+# The roles by which claims name drivers, ``host:pid role``, so that they are told apart before there is a checkpoint.
+# Spark's has none; tools make way for it.
+PROGRAM = "program"
+KEYED = "keyed"
+_KINDS: Final[dict[str, Kind]] = {PROGRAM: "program", KEYED: "keyed"}
+
 
 class _Words(msgspec.Struct, frozen=True, kw_only=True):
     """What is said of a kind: whose it is, how to go on with it, and the code by which it refuses the others."""
@@ -76,6 +82,5 @@ def check_kind(manifest: Manifest, kind: Kind) -> None:
 
 
 def _claimed_as(claim: Claim) -> Kind:
-    """Tell the kind by the role of the driver, ``host:pid role``. Spark's has none; tools make way for it."""
     role = claim.driver.partition(" ")[2].partition(" ")[0]
-    return "program" if role == "program" else "keyed" if role == "keyed" else "spark"
+    return _KINDS.get(role, "spark")

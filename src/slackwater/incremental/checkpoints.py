@@ -38,7 +38,7 @@ from ..world import World
 from .config import CheckpointConfig
 from .cut import capture_keyed, folder_of
 from .keyed import KeyedState, Prepared
-from .local import ROLE, LocalFolder, check_target, restore_into
+from .local import LocalFolder, check_target, restore_into
 from .metadata import OUTSIDE_FILE, STATE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
 from .rocks import Change, check_size
 from .together import Together
@@ -454,4 +454,4 @@ def _ended(config: CheckpointConfig) -> InvalidInput:
 
 def _position(pairs: Mapping[str, str]) -> SourcePosition:
     verbatim = msgspec.json.encode(dict(pairs), order="sorted").decode()
-    return SourcePosition(source_type=ROLE, offsets=dict(pairs), verbatim=verbatim, metadata={})
+    return SourcePosition(source_type="keyed", offsets=dict(pairs), verbatim=verbatim, metadata={})

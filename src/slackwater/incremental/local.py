@@ -22,6 +22,7 @@ from ..formats.keyed import DESCRIPTION_FILE, Lineage
 from ..formats.manifest import Manifest
 from ..formats.states import State
 from ..lost import read_record
+from ..ownership import KEYED
 from ..recovery import restore
 from ..settings import Settings
 from ..store import Store
@@ -31,10 +32,9 @@ from .keyed import KeyedState
 from .metadata import STATE
 from .rocks import LOCK, lock_folder
 
-ROLE = "keyed"
 _NAME, _UNNAMED = "FOLDER", "FOLDER.tmp"
 _TOKEN = re.compile(r"[0-9a-f]{16}")
-_CLAIMED = re.compile(rf".* {ROLE} ({_TOKEN.pattern})")
+_CLAIMED = re.compile(rf".* {KEYED} ({_TOKEN.pattern})")
 
 
 class LocalFolder:
@@ -58,7 +58,7 @@ class LocalFolder:
     @property
     def driver(self) -> str:
         """How claims name this process and this folder."""
-        return this_process(f"{ROLE} {self.token}")
+        return this_process(f"{KEYED} {self.token}")
 
     @property
     def database(self) -> Path:
