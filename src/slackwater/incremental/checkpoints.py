@@ -36,10 +36,11 @@ from ..settings import Settings
 from ..store import Store, local_folder
 from ..world import World
 from .config import CheckpointConfig
-from .cut import capture_keyed, folder_of
+from .cut import STATE, capture_keyed, folder_of
 from .keyed import KeyedState, Prepared
-from .local import LocalFolder, check_target, restore_into
-from .metadata import OUTSIDE_FILE, STATE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
+from .local import LocalFolder
+from .metadata import OUTSIDE_FILE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
+from .restoring import check_target, restore_into
 from .rocks import Change, check_size
 from .together import Together
 
@@ -407,13 +408,8 @@ class KeyedCheckpoints:
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        self._refuse_ended()
-        with self._ending_with_an_error():
-            yield
-
-    @contextmanager
-    def _ending_with_an_error(self) -> Iterator[None]:
         """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
+        self._refuse_ended()
         try:
             yield
         except InvalidInput:

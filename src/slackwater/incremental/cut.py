@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 from ..artifacts import CutFile, CutOperator, CutPartition
@@ -11,6 +11,8 @@ from ..formats.keyed import DESCRIPTION_FILE, FOLDER, Description, decode_snapsh
 from ..formats.layout import format_name
 from .keyed import KeyedState
 
+# The keyed state of a keyed pipeline, which has one.
+STATE = "state"
 _STORE = "rocksdb"
 
 
@@ -68,8 +70,3 @@ def check_keyed(folder: Path, vnode_count: int) -> Description:
     finally:
         state.close()
     return expected.state
-
-
-def sst_files(files: Iterable[str]) -> list[str]:
-    """Name the tables among the files of a keyed state, relative to its folder."""
-    return sorted(path.rpartition("/")[2] for path in files if path.endswith(".sst"))

@@ -15,10 +15,8 @@ from ..formats.manifest import KEYED_FILE, File, Manifest, decode_inline, refere
 from ..formats.states import LiveCheckpoint
 from ..inspect.pipelines import Problem
 from ..store import Store
-from .cut import operator_of, sst_files
+from .cut import STATE, operator_of
 
-# The keyed state of a keyed pipeline, which has one.
-STATE = "state"
 # The bytes that a program has given beside it.
 OUTSIDE_FILE = "state.bin"
 
@@ -83,9 +81,14 @@ def draw_up(
         size_bytes=size_bytes,
         key_count=figures.key_count,
         is_incremental=any(not key.startswith(own) for key in objects),
-        sst_files=sst_files(tables),
+        sst_files=_sst_files(tables),
         has_state=has_state,
     )
+
+
+def _sst_files(files: Iterable[str]) -> list[str]:
+    """Name the tables among the files of a keyed state, relative to its folder."""
+    return sorted(path.rpartition("/")[2] for path in files if path.endswith(".sst"))
 
 
 def describe_damaged(entry: LiveCheckpoint, problem: Problem) -> CheckpointMetadata:

@@ -6,8 +6,10 @@ lock ─ look at the local database ─ claim ─ go on with it, or restore the 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
-from typing import cast
+from pathlib import Path
+from typing import Literal, cast
 
 import msgspec
 
@@ -17,23 +19,27 @@ from ..checkpointer import release_failed
 from ..errors import Conflict, Corrupt, InvalidInput
 from ..extras import needed_for
 from ..fallback import recover, tell_fallback
+from ..formats.changes import Claim
 from ..formats.keyed import Lineage
 from ..formats.manifest import Manifest, references
+from ..formats.states import State
 from ..inspect.pipelines import pipeline_name, refuse_inside_pipeline
 from ..log import Log
-from ..ownership import check_kind, refuse_foreign
+from ..lost import read_record
+from ..ownership import KEYED, check_kind, refuse_foreign
 from ..recovery import Claimed, Head, redrive, twice
 from ..settings import Settings
-from ..store import open_store
+from ..store import Store, open_store
 from ..world import RealWorld
 from .checkpoints import KeyedCheckpoints, Opened, Place
 from .config import CheckpointConfig
-from .cut import operator_of
+from .cut import STATE, operator_of
 from .keyed import KeyedState
-from .local import LocalFolder, plan_opening, refuse_opened_elsewhere
-from .metadata import STATE
+from .local import TOKEN, LocalFolder
 
 logger = logging.getLogger("slackwater")
+
+_CLAIMED = re.compile(rf".* {KEYED} ({TOKEN.pattern})")
 
 
 def open_keyed(
@@ -122,8 +128,65 @@ def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
     if plan_opening(lineage, known, local.folder) == "replace":
         return None
     if not take_over:
-        refuse_opened_elsewhere(place.store, known, local)
+        _refuse_opened_elsewhere(place.store, known, local)
     return database
+
+
+def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep", "replace"]:
+    """Decide what becomes of a database: it goes on, or gives way to the head. What nobody can decide is a conflict."""
+    head = state.head
+    hint = f"move {folder} away, and the newest checkpoint is restored; what is only there stays there"
+    if lineage.uid != state.uid:
+        raise Conflict(
+            f"{folder} belongs to another pipeline, or to one whose store is lost",
+            code="keyed.other_pipeline",
+            hint=hint,
+        )
+    noted = (lineage.attempt_id, lineage.base_id)
+    if (lineage.base_id is None) if head is None else (head.checkpoint_id in noted):
+        return "keep"
+    if _was_rolled_back(lineage, state):
+        return "replace"
+    if lineage.base_epoch > state.epoch:
+        what, hint = f"the store ends at {state.epoch}", f"was the store restored from an older copy? If so, {hint}"
+    else:
+        what = f"the pipeline has come to {state.epoch} elsewhere"
+    raise Conflict(
+        f"{folder} was last checkpointed after epoch {lineage.base_epoch}, and {what}",
+        code="keyed.not_newest",
+        hint=hint,
+        epoch=state.epoch,
+    )
+
+
+def _was_rolled_back(lineage: Lineage, state: State) -> bool:
+    """Tell whether nothing but rollbacks and repairs came after the checkpoint that the database goes on from."""
+    known = {entry.checkpoint_id: entry for entry in state.live}
+    entry = state.head
+    while entry is not None and entry.rollback_to is not None and entry.parent_id is not None:
+        if entry.parent_id in (lineage.attempt_id, lineage.base_id):
+            return True
+        # A repair forgets the records after its target, and this database's checkpoint may have been one of them.
+        if entry.repair and entry.rollback_to <= lineage.base_epoch < entry.epoch:
+            return True
+        entry = known.get(entry.parent_id)
+    return False
+
+
+def _refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> None:
+    """Refuse to go on with a folder when the pipeline was opened with another one since: that may have newer writes."""
+    _, record = read_record(store, state.generation)
+    if record is None or not isinstance(record.change, Claim):
+        return
+    claimed = _CLAIMED.fullmatch(record.change.driver)
+    if claimed is not None and claimed[1] != local.token:
+        raise Conflict(
+            f"the pipeline was opened with another folder than {local.folder} since, by {record.change.driver}",
+            code="keyed.opened_elsewhere",
+            hint=f"open it there, and let it checkpoint; or move {local.folder} away, and the newest checkpoint is "
+            "restored; or, if that other folder has nothing that counts, open_keyed(config, take_over=True) goes on "
+            "with this one",
+        )
 
 
 def _go_on(place: Place, found: KeyedState | None, claimed: Claimed, *, fallback: bool) -> Opened:

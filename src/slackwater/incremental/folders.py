@@ -1,0 +1,44 @@
+"""Folders on the local disk, made so that no power loss takes them back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import Unavailable
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that is there after a power loss, too: what is in it may be synced, and nothing lead to it."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def remove_folder(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def translated(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"the keyed state in {folder} cannot be read or written: {error.strerror}",
+            code="keyed.unavailable",
+            hint="see that this user may write there and that the disk has room, then open it again",
+        ) from error
