@@ -24,6 +24,7 @@ from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailabl
 from .fallback import recover, tell_fallback
 from .formats.layout import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
+from .formats.positions import text_position
 from .formats.states import Savepoint
 from .inspect.pipelines import join_url, refuse_pipeline
 from .labels import create_label
@@ -180,38 +181,30 @@ class ProgramPipeline:
         the pipeline, and the next call is ``pipeline.ended``: open it again, and it says what has counted.
         """
         with self._alone():
-            return self._checkpoint(offsets, state, staged or {})
-
-    def _checkpoint(
-        self,
-        offsets: Mapping[str, Mapping[str, str | int]],
-        state: Mapping[str, Mapping[int, bytes]],
-        staged: Mapping[str, Sequence[dict[str, Any]]],
-    ) -> Report:
-        self._refuse_ended()
-        positions = {source: _position(source, pairs) for source, pairs in _pairs("offsets", offsets)}
-        kept, operators = self._plan(state)
-        attempt = Attempt(checkpoint_id=self.attempt, outputs=self._outputs(staged))
-        named = {source: position.offsets for source, position in positions.items()}
-        document = msgspec.json.encode(named, order="sorted")
-        cut = Cut(
-            micro_batch=self.epoch + 1,
-            watermark_ms=0,
-            sources=positions,
-            operators=operators,
-            files=[CutFile(OFFSETS_FILE, document, len(document))],
-        )
-        try:
-            report = self._checkpointer.checkpoint(cut, attempt)
-            self._references.know(report.checkpoint_id, report.objects)
-            delete_old(self._store, self._log, self._checkpointer, self._references)
-        except BaseException as error:
-            self._failure = error
-            raise
-        self._kept = kept
-        self.epoch, self.offsets, self.state = report.epoch, named, _copy([made.name for made in operators], kept)
-        self.attempt = self._world.checkpoint_id()
-        return report
+            self._refuse_ended()
+            positions = {source: _position(source, pairs) for source, pairs in _pairs("offsets", offsets)}
+            kept, operators = self._plan(state)
+            attempt = Attempt(checkpoint_id=self.attempt, outputs=self._outputs(staged or {}))
+            named = {source: position.offsets for source, position in positions.items()}
+            document = msgspec.json.encode(named, order="sorted")
+            cut = Cut(
+                micro_batch=self.epoch + 1,
+                watermark_ms=0,
+                sources=positions,
+                operators=operators,
+                files=[CutFile(OFFSETS_FILE, document, len(document))],
+            )
+            try:
+                report = self._checkpointer.checkpoint(cut, attempt)
+                self._references.know(report.checkpoint_id, report.objects)
+                delete_old(self._store, self._log, self._checkpointer, self._references)
+            except BaseException as error:
+                self._failure = error
+                raise
+            self._kept = kept
+            self.epoch, self.offsets, self.state = report.epoch, named, _copy([made.name for made in operators], kept)
+            self.attempt = self._world.checkpoint_id()
+            return report
 
     def savepoint(self, label: str) -> Savepoint:
         """Label the newest checkpoint, so that retention keeps it."""
@@ -222,24 +215,21 @@ class ProgramPipeline:
     def close(self) -> None:
         """End this run on record. A second call does nothing; one that was fenced leaves all to the other."""
         with self._alone():
-            self._close()
-
-    def _close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        if isinstance(self._failure, Conflict | Unavailable):
-            return
-        try:
-            self._checkpointer.release(self._failure if isinstance(self._failure, SinkFailed) else None)
-        except Conflict as error:
-            if error.code != "driver.fenced":
-                raise
-            return  # What was checkpointed counts, and there is nothing of this run to end.
-        if self._failure is None:
-            # What was staged for an epoch that did not come. After a failure only recovery can judge it.
-            for sink in self._sinks.values():
-                sink.discard([self.attempt])
+            if self._closed:
+                return
+            self._closed = True
+            if isinstance(self._failure, Conflict | Unavailable):
+                return
+            try:
+                self._checkpointer.release(self._failure if isinstance(self._failure, SinkFailed) else None)
+            except Conflict as error:
+                if error.code != "driver.fenced":
+                    raise
+                return  # What was checkpointed counts, and there is nothing of this run to end.
+            if self._failure is None:
+                # What was staged for an epoch that did not come. After a failure only recovery can judge it.
+                for sink in self._sinks.values():
+                    sink.discard([self.attempt])
 
     def __enter__(self) -> ProgramPipeline:
         return self
@@ -359,14 +349,12 @@ def _position(source: str, pairs: Mapping[str, str | int]) -> SourcePosition:
         if not all(isinstance(key, str) and type(value) in (str, int) for key, value in pairs.items()):
             raise TypeError
         # Neither is every number short enough to be written down, nor every text Unicode.
-        offsets = {key: str(value) for key, value in pairs.items()}
-        verbatim = msgspec.json.encode(offsets, order="sorted").decode()
+        return text_position("program", {key: str(value) for key, value in pairs.items()})
     except (TypeError, ValueError):
         raise _malformed(
             f"the offsets of {source!r} must be text or whole numbers by name",
             "write them like {'orders-0': 120}; they come back as text",
         ) from None
-    return SourcePosition(source_type="program", offsets=offsets, verbatim=verbatim, metadata={})
 
 
 def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _Recovered:

@@ -1,4 +1,4 @@
-"""Where checkpoints stand in inboxes, and what they have let those drop."""
+"""Where checkpoints stand in their sources; of inboxes, also what those may drop."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from .manifest import SourcePosition
 KIND = "inbox"
 # In a source's metadata: up to here its messages may be gone, whatever older checkpoints need.
 _ACKNOWLEDGED = "acknowledged"
+
+
+def text_position(source_type: str, offsets: Mapping[str, str]) -> SourcePosition:
+    """Make the position of a source that says where it stands in plain texts.
+
+    >>> text_position("program", {"row": "7"}).verbatim
+    '{"row":"7"}'
+    """
+    plain = dict(offsets)
+    verbatim = msgspec.json.encode(plain, order="sorted").decode()
+    return SourcePosition(source_type=source_type, offsets=plain, verbatim=verbatim, metadata={})
 
 
 def positions_of(sources: Mapping[str, SourcePosition]) -> dict[str, int]:

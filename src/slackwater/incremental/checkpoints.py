@@ -24,8 +24,9 @@ from ..failpoints import reach
 from ..forget import by_ref, by_rules, forget
 from ..formats.changes import Settlement
 from ..formats.keyed import Figures, Lineage, encode_figures
-from ..formats.manifest import KEYED_FILE, SourcePosition
+from ..formats.manifest import KEYED_FILE
 from ..formats.plans import KeepRules
+from ..formats.positions import text_position
 from ..formats.states import LiveCheckpoint, Savepoint, State
 from ..inspect.pipelines import Problem, pipeline_name
 from ..labels import create_label, resolve
@@ -216,7 +217,7 @@ class KeyedCheckpoints:
                 cut = Cut(
                     micro_batch=self.epoch + 1,
                     watermark_ms=description.watermark_ms or 0,
-                    sources={source: _position(pairs) for source, pairs in description.offsets.items()},
+                    sources={source: text_position("keyed", pairs) for source, pairs in description.offsets.items()},
                     operators=[operator],
                     files=files,
                     vnode_count=description.vnode_count,
@@ -446,8 +447,3 @@ def _ended(config: CheckpointConfig) -> InvalidInput:
         code="pipeline.ended",
         hint="open it again: it goes on with all that was written",
     )
-
-
-def _position(pairs: Mapping[str, str]) -> SourcePosition:
-    verbatim = msgspec.json.encode(dict(pairs), order="sorted").decode()
-    return SourcePosition(source_type="keyed", offsets=dict(pairs), verbatim=verbatim, metadata={})
