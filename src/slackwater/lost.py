@@ -69,31 +69,27 @@ def look_back(store: Store, number: int, *, kept_records: int) -> Lost:
             break
         seen[number] = fingerprint
         number -= 1
+    sha256 = fingerprint if before else None
+    if before is None or not seen:
+        return Lost(seen=seen, before=before, before_sha256=sha256, manifests=[], unreadable=[])
     found: list[Manifest] = []
     unreadable: list[str] = []
-    known = set(before.state.checkpoint_ids) if before else set()
-    for checkpoint_id in _stored(store) if before and seen else []:
-        if before is not None and checkpoint_id not in known:
+    known = set(before.state.checkpoint_ids)
+    for checkpoint_id in _stored(store):
+        if checkpoint_id not in known:
             with suppress(NotFound):
                 manifest = _read(store, checkpoint_id) or _read(store, checkpoint_id)
                 if manifest is None or manifest.uid != before.state.uid or manifest.epoch > MAX_EPOCH:
                     unreadable.append(checkpoint_id)
                 elif manifest.epoch > before.state.epoch:
                     found.append(manifest)
-    if before is not None:
-        # No record vouches for these. What says how far sinks went back is there twice, as an epoch and as an id.
-        pairs = {(entry.epoch, entry.checkpoint_id) for entry in before.state.live}
-        pairs |= {(manifest.epoch, manifest.checkpoint_id) for manifest in found}
-        wrong = [m for m in found if m.rollback and (m.rollback.to_epoch, m.rollback.to_id) not in pairs]
-        found = [manifest for manifest in found if manifest not in wrong]
-        unreadable += [manifest.checkpoint_id for manifest in wrong]
-    return Lost(
-        seen=seen,
-        before=before,
-        before_sha256=fingerprint if before else None,
-        manifests=found,
-        unreadable=unreadable,
-    )
+    # No record vouches for these. What says how far sinks went back is there twice, as an epoch and as an id.
+    pairs = {(entry.epoch, entry.checkpoint_id) for entry in before.state.live}
+    pairs |= {(manifest.epoch, manifest.checkpoint_id) for manifest in found}
+    wrong = [m for m in found if m.rollback and (m.rollback.to_epoch, m.rollback.to_id) not in pairs]
+    found = [manifest for manifest in found if manifest not in wrong]
+    unreadable += [manifest.checkpoint_id for manifest in wrong]
+    return Lost(seen=seen, before=before, before_sha256=sha256, manifests=found, unreadable=unreadable)
 
 
 def read_record(store: Store, number: int) -> tuple[str | None, Record | None]:

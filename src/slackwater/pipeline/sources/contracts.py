@@ -1,10 +1,12 @@
-"""What each kind of source promises of its rows, by its own declaration."""
+"""What each kind of source promises of its rows."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 import msgspec
+
+from ...formats.positions import KIND
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,17 +16,10 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
+_SOCKET = Contract(delivery="at-most-once", why="cannot replay: what was read and not yet checkpointed is gone")
 # By the kind of the source, as in ``readStream.format``. What is not here can replay: Spark's own sources do.
-_declared: dict[str, Contract] = {
-    kind: Contract(delivery="at-most-once", why="cannot replay: what was read and not yet checkpointed is gone")
-    for kind in ("socket", "textsocket")
-}
-
-
-def declare(kind: str, contract: Contract) -> None:
-    """Declare what a source of ours promises; once, where the source is defined."""
-    _declared[kind] = contract
+_CONTRACTS = {"socket": _SOCKET, "textsocket": _SOCKET, KIND: Contract(why="from the receiver on")}
 
 
 def contract_of(kind: str) -> Contract:
-    return _declared.get(kind, Contract())
+    return _CONTRACTS.get(kind, Contract())

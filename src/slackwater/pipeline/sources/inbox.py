@@ -23,12 +23,9 @@ from ...errors import InvalidInput, Unsupported
 from ...formats.positions import KIND
 from ...incremental.inbox_reader import Message, check_range, read_messages, read_published
 from .acknowledge import remember
-from .contracts import Contract, declare
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-declare(KIND, Contract(why="from the receiver on"))
 
 _MAX_PARTITIONS = 1024
 
