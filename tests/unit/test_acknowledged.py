@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,9 +18,10 @@ from slackwater.pipeline.repair import repair
 from slackwater.pipeline.rollback import rollback
 from slackwater.pipeline.sources.acknowledge import Acknowledgements, refuse_dropped
 from slackwater.recovery import load_manifest
+from slackwater.store import Store
 from tests import pipelines
-from tests.pipelines import Driver, make_pipeline
-from tests.unit.test_repair import flip, newest, sinks_of
+from tests.pipelines import Driver, flip, make_pipeline
+from tests.unit.test_repair import newest, sinks_of
 from tests.unit.test_rollback import rows
 
 INBOX = "ab" * 16
@@ -29,12 +30,12 @@ INBOX = "ab" * 16
 @pytest.fixture(autouse=True)
 def micro_batches_of_ten_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let epoch n stand at message 10 n, and let the inbox drop all of these."""
-    capture = pipelines.capture
+    capture = vars(pipelines)["capture"]
 
     def capture_inbox(folder: Path, micro_batch: int, sources: list[str]) -> Any:
         offsets = {"inbox": INBOX, "position": str(10 * (micro_batch + 1))}
         position = SourcePosition(source_type=KIND, offsets=offsets, verbatim="", metadata={})
-        noted = Acknowledgements(Any, {}, up_to="newest").note({"0": position})
+        noted = Acknowledgements(cast(Store, None), {}, up_to="newest").note({"0": position})
         return msgspec.structs.replace(capture(folder, micro_batch, sources), sources=noted)
 
     monkeypatch.setattr(pipelines, "capture", capture_inbox)

@@ -34,18 +34,12 @@ from slackwater.store import open_store
 from slackwater.store.checked import Checked
 from slackwater.store.disk import Disk
 from slackwater.world import RealWorld
-from tests.pipelines import Driver, FolderSink, make_pipeline
+from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 from tests.unit.test_rollback import damage, dies_at, refuse_undo, rows, state_of
 
 
 def newest(pipeline: Path) -> Path:
     return max((pipeline / "log").iterdir())
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
 
 
 def sinks_of(root: Path, *names: str) -> Any:

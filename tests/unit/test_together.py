@@ -90,7 +90,7 @@ def test_an_interrupt_while_each_is_tried_alone_tells_nobody_that_it_was_done():
 def test_an_interrupt_at_any_step_leaves_nobody_waiting_and_nothing_done_that_is_not(monkeypatch, step):
     work = Work()
     work.began.set()
-    real, struck = getattr(Together, step), []
+    real, struck = getattr(Together, step), list[bool]()
 
     def strike(*given, **named):
         if not struck:
