@@ -16,7 +16,7 @@ from typing import Any
 from slackwater.failpoints import VARIABLE
 from slackwater.formats import inbox as documents
 from slackwater.formats.inbox import COVERED_FILE, Covered
-from slackwater.incremental.documents import replace_document
+from slackwater.incremental.inbox_documents import replace_document
 from slackwater.incremental.inbox_reader import read_messages, read_published
 
 NDJSON = "application/x-ndjson"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
@@ -243,6 +244,32 @@ def test_a_sender_that_asks_often_is_taken_again_once_the_disk_has_room(opened, 
 
 
 # --- a folder that is not, or no longer, what it was
+
+
+def test_all_folders_on_the_way_to_an_inbox_outlast_a_power_loss(tmp_path, monkeypatch):
+    synced: set[int] = set()
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        synced.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", note)
+    folder = tmp_path / "a" / "b" / "inbox"
+    Inbox(folder).close()
+    made = [tmp_path, tmp_path / "a", tmp_path / "a" / "b", folder]
+    assert [path for path in made if path.stat().st_ino not in synced] == []
+
+
+def test_what_a_killed_receiver_left_unfinished_is_removed_by_the_next_one(opened, folder):
+    opened().close()
+    left = folder / f".{PUBLISHED_FILE}.123.456.tmp"
+    # The pipeline has no lock on the folder: it may be writing this one now.
+    others = folder / f".{COVERED_FILE}.123.456.tmp"
+    left.write_bytes(b"{")
+    others.write_bytes(b"{")
+    opened()
+    assert not left.exists() and others.exists()
 
 
 @pytest.mark.parametrize("left", [b"", bytes(100)])

@@ -20,12 +20,14 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, if it is there."""
     if folder.exists():
         shutil.rmtree(folder)
 
 
 def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Make the names in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:

@@ -23,8 +23,8 @@ from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, 
 from ..settings import MIB
 from ..world import RealWorld, World
 from . import inbox_layout as layout
-from .documents import read_document, replace_document
 from .inbox_batch import Append, Appended, Batch, Drop, Presence, Session, Work
+from .inbox_documents import read_description, read_document, remove_unfinished, replace_document
 from .rocks import Rocks
 
 logger = logging.getLogger("slackwater")
@@ -83,6 +83,7 @@ class Inbox:
         try:
             self._description = _describe(self._rocks, self._world)
             _refuse_other_database(folder, self._description)
+            remove_unfinished(folder / PUBLISHED_FILE)
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
             self._written_at = self._world.monotonic()
             self._write([])  # its uid, and all that is there, are durable before anybody is told of them
@@ -391,12 +392,8 @@ class Inbox:
 
 def _describe(rocks: Rocks, world: World) -> Description:
     """Read what is known of an inbox; make a new one in an empty folder."""
-    (stored,) = rocks.get([layout.DESCRIPTION])
-    if stored is not None:
-        return documents.decode(stored, Description)
-    if any(rocks.scan(b"", b"\xff")):
-        raise layout.not_an_inbox(rocks.folder)
-    return Description(uid=world.random_id())
+    empty = not any(rocks.scan(b"", b"\xff"))
+    return Description(uid=world.random_id()) if empty else read_description(rocks)
 
 
 def _refuse_other_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from ..formats import inbox as documents
 from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, Gap, Published
 from ..settings import MIB
 from . import inbox_layout as layout
-from .documents import read_document
+from .inbox_documents import read_description, read_document
 from .rocks import Rocks
 
 _CHUNK_MESSAGES = 10_000
@@ -92,7 +92,7 @@ def read_messages(
 
 
 def chunks_of(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[Message]]:
-    description = _describe(rocks)
+    description = read_description(rocks)
     published = Published(inbox=description.uid, position=max(description.last, end), dropped=description.dropped)
     check_range(rocks.folder.parent, published, inbox, begin)
     chunk: list[Message] = []
@@ -124,7 +124,7 @@ def report(folder: Path) -> Report:
     while True:
         try:
             with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
-                description = _describe(rocks)
+                description = read_description(rocks)
                 found = rocks.scan(layout.gap_key(0), layout.gap_key(description.gaps))
                 gaps = [documents.decode(data, Gap) for _, data in found]
             break
@@ -134,10 +134,3 @@ def report(folder: Path) -> Report:
             time.sleep(0.02)
     covered = read_covered(folder)
     return Report(description=description, covered=covered.position if covered else None, gaps=gaps)
-
-
-def _describe(rocks: Rocks) -> Description:
-    (stored,) = rocks.get([layout.DESCRIPTION])
-    if stored is None:
-        raise layout.not_an_inbox(rocks.folder)
-    return documents.decode(stored, Description)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, cast
 
 from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from ..settings import MIB
+from .folders import make_folder
 from .wal import find_end
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Rocks:
             self._database = _open_read_only(folder, cached)
             return
         with _translated(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._lock = lock_folder(folder)
         try:
             with _translated(folder):

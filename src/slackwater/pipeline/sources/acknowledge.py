@@ -16,7 +16,7 @@ from ...formats.inbox import COVERED_FILE, Covered
 from ...formats.manifest import Manifest, SourcePosition
 from ...formats.positions import KIND, note_acknowledged, positions_of
 from ...formats.states import LiveCheckpoint, State
-from ...incremental.documents import replace_document
+from ...incremental.inbox_documents import replace_document
 from ...incremental.inbox_reader import check_range, read_covered, read_published
 from ...recovery import load_manifest
 from ...spark.logical import listed, source_type

@@ -1,4 +1,4 @@
-"""Small files that are replaced as a whole: a reader sees the old one or the new one."""
+"""The documents of an inbox on disk: files that are replaced as a whole, and the description in its database."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 
 from ..errors import NotFound, Unavailable
 from ..failpoints import reach
-from ..formats.inbox import MAX_DOCUMENT_BYTES
+from ..formats import inbox as documents
+from ..formats.inbox import MAX_DOCUMENT_BYTES, Description
+from . import inbox_layout as layout
+from .folders import sync_folder
+from .rocks import Rocks
 
 
 def read_document(path: Path) -> bytes:
@@ -39,18 +43,27 @@ def replace_document(path: Path, data: bytes, *, durably: bool) -> None:
             reach("document.write.after")
         os.replace(unfinished, path)
         if durably:
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise _unusable(path, error) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def remove_unfinished(path: Path) -> None:
+    """Remove what writers of a file that were killed have left; only for one that nobody else writes now."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        for left in path.parent.glob(f".{path.name}.*.tmp"):
+            left.unlink()
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
+def read_description(rocks: Rocks) -> Description:
+    """Read what is known of an inbox as a whole."""
+    (stored,) = rocks.get([layout.DESCRIPTION])
+    if stored is None:
+        raise layout.not_an_inbox(rocks.folder)
+    return documents.decode(stored, Description)
 
 
 def _unusable(path: Path, error: OSError) -> Unavailable:
