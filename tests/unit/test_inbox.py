@@ -66,6 +66,18 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def cover(folder: Path, position: int, inbox: str) -> None:
+    document = documents.encode(Covered(inbox=inbox, position=position, pipeline=32 * "a"))
+    (folder / "new").write_bytes(document)
+    (folder / "new").rename(folder / COVERED_FILE)
+
+
+def drop(inbox: Inbox, position: int) -> None:
+    """Let it drop all up to a position, as a pipeline does."""
+    cover(inbox.folder, position, inbox.description.uid)
+    wait_until(lambda: inbox.description.dropped >= position)
+
+
 # --- appending
 
 
@@ -112,7 +124,7 @@ def test_a_key_is_forgotten_when_it_is_old_by_running_time_and_covered_never_by_
     for number in range(5):
         inbox.append([b"%d" % number], key=b"%d" % number).result()
     world.at_ms += 10**9  # a clock that is set forward makes nothing old
-    inbox.drop_through(4).result()
+    drop(inbox, 4)
     assert inbox.description.keys_dropped == 0
     world.running_s += 61
     inbox.append([b"x"]).result()
@@ -127,9 +139,9 @@ def test_a_full_inbox_lets_senders_wait_until_something_is_covered(opened):
     inbox.append([b"1", b"2", b"3"]).result()
     with pytest.raises(Unavailable, match=r"inbox\.full"):
         inbox.append([b"4"])
-    inbox.drop_through(2).result()
+    drop(inbox, 2)
     assert inbox.append([b"4"]).result() == Appended(4, 4)
-    inbox.drop_through(4).result()
+    drop(inbox, 4)
     with pytest.raises(Unavailable, match=r"inbox\.full"):
         inbox.append([bytes(101)])
     assert inbox.append([bytes(100)]).result() == Appended(5, 5)
@@ -315,13 +327,30 @@ def test_nobody_takes_back_an_append_and_the_inbox_goes_on(opened):
     assert done.result() == Appended(1, 1) and inbox.append([b"2"]).result(10) == Appended(2, 2)
 
 
+def test_nobody_takes_back_what_is_said_of_the_receiver_and_the_inbox_goes_on(opened):
+    inbox = opened()
+    for said in (inbox.begin_receiving(), inbox.end_receiving("the upstream went away")):
+        assert not said.cancel()
+    assert inbox.append([b"1"]).result(10) == Appended(1, 1)
+    assert inbox.description.away == "the upstream went away"
+
+
+@pytest.mark.parametrize("step", ["_take_group", "_act", "_look_around"])
+def test_nobody_waits_for_an_inbox_whose_thread_has_met_something_unexpected(opened, monkeypatch, step):
+    inbox = opened()
+
+    def fail(*args: object) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(inbox, step, fail)
+    with pytest.raises(SlackwaterError, match=r"inbox\.failed.*unexpected"):
+        inbox.append([b"1"]).result(10)
+        wait_until(lambda: inbox.failure is not None)
+        inbox.append([b"2"]).result(10)
+    assert inbox.hindrance is inbox.failure is not None
+
+
 # --- dropping
-
-
-def cover(folder: Path, position: int, inbox: str) -> None:
-    document = documents.encode(Covered(inbox=inbox, position=position, pipeline=32 * "a"))
-    (folder / "new").write_bytes(document)
-    (folder / "new").rename(folder / COVERED_FILE)
 
 
 def test_what_a_pipeline_covers_is_dropped_and_reading_it_again_is_an_error(opened, folder):
@@ -363,7 +392,7 @@ def test_a_reader_follows_a_receiver_that_writes_flushes_and_drops_under_it(open
             last = inbox.append([b"%d" % number + bytes(100_000)]).result().last
             if number % 50 == 49:
                 # A slow reader is none that has lost something: what it has not read stays.
-                inbox.drop_through(min(last - 200, read)).result()
+                drop(inbox, max(0, min(last - 200, read)))
 
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(write)

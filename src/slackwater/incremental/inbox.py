@@ -23,7 +23,7 @@ from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, 
 from ..settings import MIB
 from ..world import RealWorld, World
 from . import inbox_layout as layout
-from .inbox_batch import Append, Appended, Batch, Drop, Presence, Session, Work
+from .inbox_batch import Append, Appended, Batch, Presence, Session, Work
 from .inbox_documents import read_description, read_document, remove_unfinished, replace_document
 from .rocks import Rocks
 
@@ -150,10 +150,6 @@ class Inbox:
         with self._changed:
             return self._description.garbage + self._garbage, self._description.oversized + self._oversized
 
-    def drop_through(self, position: int) -> Future[None]:
-        """Drop all up to a position: what a durable checkpoint covers."""
-        return self._do(Drop(position, Future()))
-
     def begin_receiving(self) -> Future[None]:
         """Say that from now on messages are received; the time since they last were is a gap."""
         return self._do(Presence(None, Future()))
@@ -178,13 +174,13 @@ class Inbox:
         self._thread.join()
         self._close_rocks()
 
-    def _do(self, work: Any) -> Future[None]:
+    def _do(self, work: Presence) -> Future[None]:
+        work.done.set_running_or_notify_cancel()
         with self._changed:
             self._check_open()
             self._waiting.append(work)
             self._changed.notify_all()
-        done: Future[None] = work.done
-        return done
+        return work.done
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -211,14 +207,28 @@ class Inbox:
     # --- in the inbox's thread
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing, _LOOK_S)
-                group = self._take_group()
-                if not group and self._closing:
-                    return
-            self._act(group)
-            self._look_around(bool(group))
+        group: list[Work] = []
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._waiting or self._closing, _LOOK_S)
+                    group = self._take_group()
+                    if not group and self._closing:
+                        return
+                self._act(group)
+                self._look_around(bool(group))
+        except BaseException as error:
+            self._give_up(error, group)
+
+    def _give_up(self, error: BaseException, group: list[Work]) -> None:
+        """Tell all who wait, now or later, that this thread has ended: else they would wait for ever."""
+        failure = self._fail(error)
+        with self._changed:
+            left = [*group, *self._waiting]
+            self._waiting.clear()
+        for work in left:
+            if not work.done.done():
+                work.done.set_exception(failure)
 
     def _take_group(self) -> list[Work]:
         """Take what waits, in its order: one synced write makes all of it durable."""
@@ -255,16 +265,20 @@ class Inbox:
             else:
                 work.done.set_result(result)
 
-    def _note_failure(self, error: BaseException) -> BaseException:
+    def _note_failure(self, error: BaseException) -> SlackwaterError:
         """Tell what may be tried again, once the disk has room, from what ends the inbox."""
+        if not isinstance(error, Unavailable):
+            return self._fail(error)
         self._close_rocks()
-        if isinstance(error, Unavailable):
-            if self._hindrance is None:
-                logger.warning("nothing is acknowledged for now: %s", error)
-            # The old one, said again, is no new try: else nobody who asks often would ever see one.
-            if error is not self._hindrance:
-                self._hindrance, self._written_at = error, self._world.monotonic()
-            return error
+        if self._hindrance is None:
+            logger.warning("nothing is acknowledged for now: %s", error)
+        # The old one, said again, is no new try: else nobody who asks often would ever see one.
+        if error is not self._hindrance:
+            self._hindrance, self._written_at = error, self._world.monotonic()
+        return error
+
+    def _fail(self, error: BaseException) -> SlackwaterError:
+        self._close_rocks()
         if not isinstance(error, SlackwaterError):
             error = SlackwaterError(f"the inbox has failed: {error!r:.200}", code="inbox.failed")
         self.failure = error
@@ -282,14 +296,14 @@ class Inbox:
         except BaseException as error:
             self._note_failure(error)
 
-    def _try_to_write(self, group: list[Work]) -> list[Any]:
+    def _try_to_write(self, group: list[Work], *, covered: int = 0) -> list[Any]:
         if self.failure is not None:
             raise self.failure
         if self._rocks is None:
             if self._hindrance is not None and self._world.monotonic() - self._written_at < _AGAIN_S:
                 raise self._hindrance
             self._reopen()
-        return self._write(group)
+        return self._write(group, covered)
 
     def _reopen(self) -> None:
         """Open again after a write that failed: RocksDB itself takes no more, and what it has of that write counts."""
@@ -308,7 +322,7 @@ class Inbox:
         self._rocks, self._description, self._hindrance = rocks, found, None
         logger.info("the inbox in %s takes messages again", self.folder)
 
-    def _write(self, group: list[Work]) -> list[Any]:
+    def _write(self, group: list[Work], covered: int = 0) -> list[Any]:
         assert self._rocks is not None
         with self._changed:
             garbage, oversized = self._garbage, self._oversized
@@ -319,11 +333,10 @@ class Inbox:
         for work in group:
             if isinstance(work, Append):
                 batch.append(work)
-            elif isinstance(work, Drop):
-                batch.drop(work.position)
             else:
                 live = work.away is None
                 batch.set_presence(work.away, work.since_ms)
+        batch.drop(covered)
         batch.forget_keys(round(1000 * self.limits.keep_keys_s))
         if live:
             batch.stay()
@@ -335,7 +348,7 @@ class Inbox:
             self._garbage -= garbage
             self._oversized -= oversized
         self._written_at = self._world.monotonic()
-        if group:
+        if group or covered:
             # What is durable is acknowledged, even if readers cannot be told of it yet.
             with suppress(OSError, SlackwaterError):
                 self._publish()
@@ -379,7 +392,7 @@ class Inbox:
             logger.warning("nothing was dropped: %s", error)
         else:
             if covered.position > self._description.dropped:
-                self._try_to_write([Drop(covered.position, Future())])
+                self._try_to_write([], covered=covered.position)
                 reach("inbox.drop.after")
         self._covered_seen = seen
 

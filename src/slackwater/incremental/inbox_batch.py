@@ -1,4 +1,4 @@
-"""One write of an inbox: the appends, drops and other words of a group, made up before any of it is written."""
+"""One write of an inbox: a group's appends, what is dropped with them and all else, made up before it is written."""
 
 from __future__ import annotations
 
@@ -44,11 +44,6 @@ class Append(msgspec.Struct, kw_only=True):
     done: Future[Appended]
 
 
-class Drop(msgspec.Struct):
-    position: int
-    done: Future[None]
-
-
 class Presence(msgspec.Struct):
     """The receiver receives from now on (None), or does not, for a reason."""
 
@@ -57,14 +52,14 @@ class Presence(msgspec.Struct):
     since_ms: int | None = None
 
 
-Work = Append | Drop | Presence
+Work = Append | Presence
 
 
 class Batch:
     """The changes of one group, made up before any of them is written."""
 
     def __init__(self, rocks: Rocks, description: Description, now_ms: int, uptime_ms: int) -> None:
-        self._rocks, self._now_ms, self._stored = rocks, now_ms, description.last
+        self._rocks, self._now_ms = rocks, now_ms
         self.description = msgspec.structs.replace(description, now_ms=now_ms, uptime_ms=uptime_ms)
         self.dropped: tuple[bytes, bytes] | None = None
         self.results: list[Any] = []
@@ -119,20 +114,19 @@ class Batch:
         self.results.append(Appended(first, last))
 
     def drop(self, position: int) -> None:
+        """Drop all up to a position that was written before this batch."""
         known = self.description
-        position = min(position, self._stored)
-        if position > known.dropped:
-            begin = layout.message_key(known.dropped + 1) if self.dropped is None else self.dropped[0]
-            (data,) = self._rocks.get([layout.message_key(position)])
-            if data is None:
-                raise Corrupt(
-                    f"message {position} of the inbox in {self._rocks.folder} is missing",
-                    code="inbox.incomplete",
-                    hint="restore the folder from a copy; what was received since then is lost",
-                )
-            self.dropped = (begin, layout.message_key(position + 1))
-            self._set(dropped=position, dropped_bytes=layout.decode_message(data)[1])
-        self.results.append(None)
+        if position <= known.dropped:
+            return
+        (data,) = self._rocks.get([layout.message_key(position)])
+        if data is None:
+            raise Corrupt(
+                f"message {position} of the inbox in {self._rocks.folder} is missing",
+                code="inbox.incomplete",
+                hint="restore the folder from a copy; what was received since then is lost",
+            )
+        self.dropped = (layout.message_key(known.dropped + 1), layout.message_key(position + 1))
+        self._set(dropped=position, dropped_bytes=layout.decode_message(data)[1])
 
     def set_presence(self, away: str | None, since_ms: int | None) -> None:
         known = self.description
