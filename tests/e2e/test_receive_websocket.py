@@ -46,8 +46,10 @@ async def following(
             yield
         finally:
             stop.asked.set()
-            await receiving
-            inbox.close()
+            try:
+                await asyncio.wait_for(receiving, PATIENCE_S)
+            finally:
+                inbox.close()
 
 
 async def until(said: Callable[[], bool]) -> None:
@@ -86,6 +88,24 @@ def test_two_messages_at_one_position_are_taken_once_each_however_often_they_are
     asyncio.run(main())
     assert connections >= 3
     assert kept(tmp_path / "inbox") == messages
+
+
+def test_a_receiver_ends_though_its_upstream_never_rests(tmp_path):
+    inbox = Inbox(tmp_path / "inbox")
+    stopped_at = 0.0
+
+    async def flood(connection: ServerConnection) -> None:
+        while True:
+            await connection.send(1000 * "x")
+
+    async def main() -> None:
+        nonlocal stopped_at
+        async with following(inbox, flood):
+            await until(lambda: inbox.description.last > 1000)
+            stopped_at = time.monotonic()
+
+    asyncio.run(main())
+    assert time.monotonic() - stopped_at < 9  # the library itself would wait 10 s for a farewell
 
 
 class Told(Inbox):

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from ..errors import InvalidInput, SlackwaterError, Unavailable
-from ..incremental.inbox import Inbox
+from ..incremental.inbox import STOPPED, Inbox
 from ..incremental.inbox_batch import Appended, Session
 from ..settings import MIB
 from .messages import find_position
@@ -33,6 +33,8 @@ logger = logging.getLogger("slackwater")
 POSITION = "{position}"
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.5, 30.0
 _PING_S = 20.0
+# For its farewell. One that sends more than is read never comes to it.
+_CLOSE_S = 2.0
 # What is on its way to the disk: beyond this nothing is read, and the upstream has to wait.
 _WAITING_MESSAGES, _WAITING_BYTES = 10_000, 32 * MIB
 # What the library takes into memory at all; a message above that ends the connection.
@@ -160,6 +162,7 @@ class WebSocketReceiver:
             max_queue=64,
             ping_interval=_PING_S,
             ping_timeout=None,  # _watch is for that
+            close_timeout=_CLOSE_S,
             create_connection=Connection,
         )
         return cast(Connection, connection)
@@ -181,11 +184,15 @@ class WebSocketReceiver:
             while True:
                 coming = asyncio.create_task(connection.recv())
                 await asyncio.wait([coming, asked], return_when=asyncio.FIRST_COMPLETED)
-                if not coming.done():
+                # First: an upstream that never rests has always something ready.
+                stopped = asked.done()
+                if coming.done():
+                    await self._take(coming.result())
+                else:
                     coming.cancel()
                     await asyncio.gather(coming, return_exceptions=True)
-                    return "the receiver was stopped", self._inbox.now_ms()
-                await self._take(coming.result())
+                if stopped:
+                    return STOPPED, self._inbox.now_ms()
         except ConnectionClosed as closed:
             why = "the connection was lost"
             if closed.sent is not None and closed.sent.code == _TOO_BIG:
