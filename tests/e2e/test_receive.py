@@ -60,6 +60,25 @@ def test_a_full_inbox_answers_429_and_a_reused_key_422(receive):
     assert (status, answer["error"]["code"]) == (429, "inbox.full")
 
 
+def test_a_receiver_that_has_as_many_keys_as_it_may_have_says_so_and_knows_them_still(receive, tmp_path):
+    receiver, port = receive("--max-keys", 1)
+    assert post(port, b"1", Idempotency_Key="a")[0] == 200
+    for _ in range(2):
+        status, answer = post(port, b"2", Idempotency_Key="b")
+        assert (status, answer["error"]["code"]) == (429, "inbox.full")
+    assert post(port, b"1", Idempotency_Key="a")[1]["repeated"] is True
+    assert get(port, "/health") == (503, {"status": "failing", "error": {"code": "inbox.full"}})
+    shown = run("show", tmp_path / "inbox")
+    assert (
+        "full        the inbox takes no more at the moment: as many keys are remembered as may be (1)" in shown.stdout
+    )
+    assert json.loads(run("show", tmp_path / "inbox", "--json").stdout)["full"] is not None
+    assert post(port, b"2")[0] == 200
+    assert get(port, "/health")[0] == 200
+    assert receiver.end()[0] == 0
+    assert receiver.words.count("messages have to wait") == 1
+
+
 def test_with_a_token_only_those_who_know_it_are_heard_and_it_is_never_said(receive):
     receiver, port = receive(**{TOKEN: "hush-hush"})
     assert post(port, b"1")[0] == post(port, b"1", Authorization="Bearer wrong")[0] == 401

@@ -18,8 +18,9 @@ from websockets.asyncio.server import ServerConnection, serve
 from slackwater.errors import Unavailable
 from slackwater.formats import inbox as documents
 from slackwater.formats.inbox import COVERED_FILE, Covered
-from slackwater.incremental.inbox import Inbox, Limits
+from slackwater.incremental.inbox import Inbox
 from slackwater.incremental.inbox_documents import replace_document
+from slackwater.incremental.inbox_limits import Limits
 from slackwater.incremental.inbox_reader import read_messages, read_published
 from slackwater.receive import websocket
 from slackwater.receive.stopping import Stop
@@ -88,6 +89,50 @@ def test_two_messages_at_one_position_are_taken_once_each_however_often_they_are
     asyncio.run(main())
     assert connections >= 3
     assert kept(tmp_path / "inbox") == messages
+
+
+def test_a_position_amid_whose_messages_the_connection_broke_is_asked_for_again(tmp_path):
+    inbox = Inbox(tmp_path / "inbox")
+    messages = [(seq, part) for seq in (1, 2, 3) for part in "ab"]
+    asked: list[int] = []
+
+    async def go_on(connection: ServerConnection) -> None:
+        asked.append(json.loads(await connection.recv()))
+        for message in messages:
+            if message[0] > asked[-1]:
+                await connection.send(json.dumps(message))
+                if len(asked) == 1 and message == (2, "a"):
+                    await until(lambda: inbox.description.last == 3)
+                    connection.transport.abort()
+                    return
+        await connection.wait_closed()
+
+    async def main() -> None:
+        async with following(inbox, go_on, position_path=(0,), subscribe=("{position}",)):
+            await until(lambda: asked == [0, 1] and inbox.description.last >= 6)
+
+    asyncio.run(main())
+    assert kept(tmp_path / "inbox") == [list(message) for message in messages]
+    assert (inbox.description.token, inbox.description.repeated) == ("2", 1)
+
+
+def test_where_positions_are_unique_nothing_is_asked_for_again(tmp_path):
+    inbox = Inbox(tmp_path / "inbox")
+    asked: list[int] = []
+
+    async def send_one(connection: ServerConnection) -> None:
+        asked.append(json.loads(await connection.recv()))
+        # It is not the same when it is sent again, and then the connection is closed.
+        await connection.send(json.dumps({"seq": asked[-1] + 1, "sent": len(asked)}))
+
+    async def main() -> None:
+        told = following(inbox, send_one, position_path=("seq",), subscribe=("{position}",), unique_positions=True)
+        async with told:
+            await until(lambda: len(asked) >= 3)
+
+    asyncio.run(main())
+    assert asked[:3] == [0, 1, 2]
+    assert [message["seq"] for message in kept(tmp_path / "inbox")][:2] == [1, 2]
 
 
 def test_a_receiver_ends_though_its_upstream_never_rests(tmp_path):
@@ -258,7 +303,7 @@ def test_a_message_beyond_all_bounds_is_counted_and_said_even_before_all_is_subs
 def test_neither_keys_in_the_url_nor_what_the_upstream_calls_a_position_reach_a_terminal_as_they_are(tmp_path, caplog):
     caplog.set_level("INFO")
     inbox = Inbox(tmp_path / "inbox")
-    inbox.append([b"1"], token="\x1b[31m\nall is well").result()
+    inbox.append([b"1"], token="\x1b[31m\nall is well", unique=True).result()
 
     async def leave(connection: ServerConnection) -> None:
         pass

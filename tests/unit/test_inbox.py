@@ -15,8 +15,10 @@ import pytest
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from slackwater.formats import inbox as documents
 from slackwater.formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Published
-from slackwater.incremental.inbox import STOPPED, Inbox, Limits
+from slackwater.incremental.inbox import STOPPED, Inbox
 from slackwater.incremental.inbox_batch import KILLED, Appended, Session
+from slackwater.incremental.inbox_layout import position_key
+from slackwater.incremental.inbox_limits import Limits
 from slackwater.incremental.inbox_reader import Message, check_range, read_messages, read_published, report
 from slackwater.incremental.rocks import Rocks
 from slackwater.world import RealWorld
@@ -138,13 +140,90 @@ def test_a_full_inbox_lets_senders_wait_until_something_is_covered(opened):
     inbox = opened(max_messages=3, max_bytes=100)
     inbox.append([b"1", b"2", b"3"]).result()
     with pytest.raises(Unavailable, match=r"inbox\.full"):
-        inbox.append([b"4"])
+        inbox.append([b"4"]).result()
     drop(inbox, 2)
     assert inbox.append([b"4"]).result() == Appended(4, 4)
     drop(inbox, 4)
     with pytest.raises(Unavailable, match=r"inbox\.full"):
-        inbox.append([bytes(101)])
+        inbox.append([bytes(101)]).result()
     assert inbox.append([bytes(100)]).result() == Appended(5, 5)
+
+
+def test_what_is_known_is_answered_by_a_full_inbox_too(opened):
+    inbox = opened(max_keys=1, max_messages=2)
+    inbox.append([b"1"], key=b"a").result()
+    with pytest.raises(Unavailable, match=r"inbox\.full.*as many keys.*--max-keys"):
+        inbox.append([b"2"], key=b"b").result()
+    assert inbox.append([b"1"], key=b"a").result() == Appended(1, 1, True)
+    inbox.append([b"2"]).result()
+    with pytest.raises(Unavailable, match=r"inbox\.full.*2 messages"):
+        inbox.append([b"3"]).result()
+    assert inbox.append([b"1"], key=b"a").result() == Appended(1, 1, True)
+
+
+def test_that_messages_have_to_wait_is_said_once_and_so_is_that_they_have_not(folder, caplog):
+    caplog.set_level("INFO")
+    world = SetClock()
+    inbox = Inbox(folder, Limits(max_keys=2, keep_keys_s=60), world=world)
+    for key in (b"a", b"b"):
+        inbox.append([key], key=key).result()
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            inbox.append([b"c"], key=b"c").result()
+    assert inbox.hindrance is not None and inbox.hindrance.code == "inbox.full"
+    told = report(folder).description.full
+    assert told is not None and "as many keys are remembered as may be (2)" in told
+    assert caplog.text.count("messages have to wait") == 1
+    # Whoever sends only to receivers in good health would else never find out.
+    drop(inbox, 2)
+    assert inbox.hindrance is None
+    world.running_s += 61
+    wait_until(lambda: inbox.description.keys_dropped == 2)
+    assert inbox.append([b"c"], key=b"c").result() == Appended(3, 3)
+    assert caplog.text.count("has room again") == 1
+    inbox.close()
+    assert report(folder).description.full is None
+
+
+def test_after_a_message_that_had_no_room_none_of_its_session_is_taken(opened, folder):
+    inbox, session = opened(max_bytes=10), Session()
+    done = [inbox.append([message], session=session) for message in (b"1", bytes(20), b"3")]
+    assert done[0].result() == Appended(1, 1)
+    for waiting, code in zip(done[1:], (r"inbox\.full", r"inbox\.overtaken"), strict=True):
+        with pytest.raises(Unavailable, match=code):
+            waiting.result()
+    assert [message.content for message in read_all(folder)] == [b"1"]
+
+
+def test_an_upstream_goes_on_after_a_position_only_when_another_one_has_come(opened):
+    inbox = opened()
+    for position, token in [("6", None), ("7", "6"), ("7", "6"), ("8", "7")]:
+        inbox.append([b"x"], token=position).result()
+        assert inbox.description.token == token
+    inbox.append([b"x"], token="9", unique=True).result()
+    assert (inbox.description.token, inbox.description.open_token) == ("9", None)
+
+
+def test_keys_at_the_position_that_is_asked_for_again_are_never_forgotten(folder):
+    world = SetClock()
+    inbox = Inbox(folder, Limits(keep_keys_s=60), world=world)
+    keys = {position: position_key(position.encode(), position) for position in "67"}
+    for position, key in keys.items():
+        inbox.append([position.encode()], key=key, token=position).result()
+    inbox.append([b"x"], key=b"hx").result()
+    drop(inbox, 3)
+    for _ in range(3):
+        world.running_s += 61
+        inbox.append([b"y"]).result()
+    assert inbox.description.keys_held == 1
+    assert inbox.append([b"7"], key=keys["7"], token="7").result() == Appended(2, 2, True)
+    assert inbox.append([b"6"], key=keys["6"]).result().repeated is False
+    inbox.append([b"8"], key=position_key(b"8", "8"), token="8").result()
+    drop(inbox, inbox.description.last)
+    world.running_s += 61
+    inbox.append([b"y"]).result()
+    assert inbox.description.keys_held == 1
+    inbox.close()
 
 
 def test_behind_an_append_that_failed_nothing_of_its_session_is_taken(opened, folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from importlib import import_module
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from ..incremental.inbox_reader import Report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_TOKEN_VARIABLE = "SLACKWATER_RECEIVE_TOKEN"
 _MIB = 1024 * 1024
 
 
@@ -78,6 +76,15 @@ def _shared(function: _Function) -> _Function:
                 show_default=True,
                 metavar="SECONDS",
                 help="Know an idempotency key for at least so long, while a receiver runs.",
+            ),
+            click.option(
+                "--max-keys",
+                "max_keys",
+                type=click.IntRange(1),
+                default=10_000_000,
+                show_default=True,
+                metavar="N",
+                help="Let senders wait when so many keys are known.",
             ),
             json_option,
         ]
@@ -144,9 +151,10 @@ def http(
     """
     _need("rocksdict", "starlette", "uvicorn")
     from ..receive import http as receiver  # noqa: PLC0415
+    from ..receive.bearer import read_token  # noqa: PLC0415
     from ..receive.http_bodies import HttpLimits  # noqa: PLC0415
 
-    token = os.environ.get(_TOKEN_VARIABLE) or None
+    token = read_token()
     host, port = receiver.parse_listen(listen)
     log_to_stderr()
     with receiver.open_socket(host, port, token=token) as listening:
@@ -171,7 +179,7 @@ def http(
     "--subscribe",
     multiple=True,
     metavar="MESSAGE",
-    help="Say this when connected; {position} is that of the newest message. May be given more than once.",
+    help="Say this when connected; {position} is where to go on. May be given more than once.",
 )
 @click.option("--position", "path", metavar="PATH", help="Where a message has its position, like '$.seq'.")
 @click.option(
@@ -182,6 +190,11 @@ def http(
     metavar="TEXT",
     help="What {position} is before the first message.",
 )
+@click.option(
+    "--unique-positions",
+    is_flag=True,
+    help="No two messages have one position: go on after the newest, which is else asked for once more.",
+)
 @_shared
 def ws(
     folder: str,
@@ -190,6 +203,7 @@ def ws(
     subscribe: tuple[str, ...],
     path: str | None,
     first_position: str,
+    unique_positions: bool,
     max_message: int,
     as_json: bool,
     **limits: Any,
@@ -207,6 +221,7 @@ def ws(
     """
     _need("rocksdict", "websockets")
     from ..receive import websocket as receiver  # noqa: PLC0415
+    from ..receive.bearer import read_token  # noqa: PLC0415
     from ..receive.messages import parse_path  # noqa: PLC0415
 
     subscription = receiver.Subscription(
@@ -214,8 +229,9 @@ def ws(
         subscribe=subscribe,
         position_path=parse_path(path) if path is not None else None,
         first_position=first_position,
+        unique_positions=unique_positions,
         max_message_bytes=max_message,
-        secret=os.environ.get(_TOKEN_VARIABLE) or None,
+        secret=read_token(),
     )
     log_to_stderr()
     inbox = _open(folder, limits)
@@ -257,12 +273,16 @@ def _need(*packages: str) -> None:
 def _open(folder: str, limits: dict[str, Any]) -> Inbox:
     from pathlib import Path  # noqa: PLC0415
 
-    from ..incremental.inbox import Inbox, Limits  # noqa: PLC0415
+    from ..incremental.inbox import Inbox  # noqa: PLC0415
+    from ..incremental.inbox_limits import Limits  # noqa: PLC0415
 
     if "://" in folder:  # as a path it would be ./s3:/…
         raise click.BadParameter(f"{folder} is a URL; a directory of this machine is needed.", param_hint="DIR")
     wanted = Limits(
-        max_messages=limits["max_held"], max_bytes=limits["max_held_bytes"], keep_keys_s=limits["keep_keys_s"]
+        max_messages=limits["max_held"],
+        max_bytes=limits["max_held_bytes"],
+        keep_keys_s=limits["keep_keys_s"],
+        max_keys=limits["max_keys"],
     )
     return Inbox(Path(folder), wanted)
 
@@ -287,6 +307,7 @@ def _facts(found: Report) -> dict[str, Any]:
         "held": known.held,
         "held_bytes": known.held_bytes,
         "keys": known.keys_held,
+        "full": known.full,
         "refused": {"garbage": known.garbage, "oversized": known.oversized},
         "repeated": known.repeated,
         "upstream_position": known.token,
@@ -313,6 +334,7 @@ def _print(found: Report) -> None:
             "covered": "nothing yet" if found.covered is None else str(found.covered),
             "held": f"{count(known.held, 'message')}, {format_size(known.held_bytes)}",
             "keys": str(known.keys_held),
+            "full": known.full or "no",
             "refused": f"{known.garbage} garbage, {known.oversized} oversized",
             "repeated": str(known.repeated),
             "upstream": known.token if known.token is not None else "no position",

@@ -44,8 +44,11 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     alive_at_ms: Count | None = None
     away: Annotated[str, Meta(max_length=300)] | None = None
     gaps: Count = 0
-    # Where the upstream stands, in its own words.
+    # Where the upstream is asked to go on, in its own words, and the position at which more may come.
     token: Token | None = None
+    open_token: Token | None = None
+    # Why messages had to wait when some last came: null since some were taken, or room was made.
+    full: Annotated[str, Meta(max_length=300)] | None = None
     version: Literal[1] = VERSION
 
     @property

@@ -25,6 +25,7 @@ from ..world import RealWorld, World
 from . import inbox_layout as layout
 from .inbox_batch import Append, Appended, Batch, Presence, Session, Work
 from .inbox_documents import read_description, read_document, remove_unfinished, replace_document
+from .inbox_limits import Limits, full
 from .rocks import Rocks
 
 logger = logging.getLogger("slackwater")
@@ -33,22 +34,10 @@ STOPPED = "the receiver was stopped"
 _LOOK_S = 0.25
 # After a write that failed, the database is opened again not sooner than this.
 _AGAIN_S = 0.5
+# For so long nothing had to wait before that is said.
+_CALM_S = 5.0
 _GROUP_BYTES = 8 * MIB
 _GROUP_MESSAGES = 20_000
-
-
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much an inbox takes before it asks senders to wait."""
-
-    max_messages: int = 100_000_000
-    max_bytes: int = 16 * 1024 * MIB
-    # Of what waits to become durable.
-    max_waiting_bytes: int = 64 * MIB
-    max_keys: int = 10_000_000
-    # A key is known for at least so long, in the time that receivers ran, and until what it names is covered.
-    keep_keys_s: float = 3600.0
-    # When nothing comes, that the receiver is there is written down so often.
-    heartbeat_s: float = 5.0
 
 
 class Inbox:
@@ -71,8 +60,11 @@ class Inbox:
         self._world = world or RealWorld()
         self._changed = threading.Condition()
         self._hindrance: Unavailable | None = None
+        # Why messages have to wait, and when some last had to, until that was long ago.
+        self._full: Unavailable | None = None
+        self._full_at: float | None = None
         self._waiting: deque[Work] = deque()
-        self._waiting_bytes = self._waiting_messages = 0
+        self._waiting_bytes = 0
         self._garbage = self._oversized = 0
         self._closing = False
         self._live = False
@@ -81,7 +73,8 @@ class Inbox:
         _refuse_other_folder(folder)
         self._rocks: Rocks | None = Rocks(folder / layout.DATABASE)
         try:
-            self._description = _describe(self._rocks, self._world)
+            # What others had to wait for need not be what they have to wait for now.
+            self._description = msgspec.structs.replace(_describe(self._rocks, self._world), full=None)
             _refuse_other_database(folder, self._description)
             remove_unfinished(folder / PUBLISHED_FILE)
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
@@ -99,8 +92,8 @@ class Inbox:
 
     @property
     def hindrance(self) -> SlackwaterError | None:
-        """What keeps it from taking messages: its end, or a disk that is full."""
-        return self.failure or self._hindrance
+        """What keeps it from taking messages: its end, a disk that is full, or that it has as many as it may have."""
+        return self.failure or self._hindrance or self._full
 
     @property
     def description(self) -> Description:
@@ -112,12 +105,14 @@ class Inbox:
         *,
         key: bytes | None = None,
         token: str | None = None,
+        unique: bool = False,
         session: Session | None = None,
     ) -> Future[Appended]:
         """Append messages, all or none; they are durable when the future has its result.
 
         Under a ``key`` that is known they are not appended again: the answer is the first one. Other messages under a
-        known key are refused. ``token`` is where the upstream stands with these.
+        known key are refused. ``token`` is the position that the upstream gave them, ``unique`` if it gives it to no
+        others: else more may come at it until another one does.
         """
         size_bytes = sum(map(len, messages))
         work = Append(
@@ -125,16 +120,17 @@ class Inbox:
             size_bytes=size_bytes,
             key=key,
             token=token,
+            unique=unique,
             session=session,
             done=Future(),
         )
         work.done.set_running_or_notify_cancel()  # from here on nobody can take it back
         with self._changed:
             self._check_open()
-            self._check_room(len(messages), size_bytes, key)
+            if self._waiting_bytes and self._waiting_bytes + size_bytes > self.limits.max_waiting_bytes:
+                raise full("more is on its way to the disk than it can take at once")
             self._waiting.append(work)
             self._waiting_bytes += size_bytes
-            self._waiting_messages += len(messages)
             self._changed.notify_all()
         return work.done
 
@@ -188,22 +184,6 @@ class Inbox:
         if self._closing:
             raise Unavailable("the inbox is closed", code="inbox.closed", hint="send it again once a receiver runs")
 
-    def _check_room(self, messages: int, size_bytes: int, key: bytes | None) -> None:
-        known, limits = self._description, self.limits
-        held = known.held + self._waiting_messages
-        held_bytes = known.held_bytes + self._waiting_bytes
-        if self._waiting_bytes and self._waiting_bytes + size_bytes > limits.max_waiting_bytes:
-            raise _full("more is on its way to the disk than it can take at once")
-        if held + messages > limits.max_messages or held_bytes + size_bytes > limits.max_bytes:
-            raise _full(f"{held} messages of {held_bytes} bytes wait for a pipeline to cover them")
-        if key is not None and known.keys_held >= limits.max_keys:
-            raise Unavailable(
-                f"the inbox takes no more keys at the moment: {limits.max_keys} are remembered",
-                code="inbox.full",
-                hint=f"send it again later: a key is forgotten {limits.keep_keys_s:g} s after it came, once what it "
-                "names is covered; a receiver that keeps them for less has more room (--keep-keys)",
-            )
-
     # --- in the inbox's thread
 
     def _run(self) -> None:
@@ -246,7 +226,6 @@ class Inbox:
         if not group:
             return
         size_bytes = sum(work.size_bytes for work in group if isinstance(work, Append))
-        messages = sum(len(work.messages) for work in group if isinstance(work, Append))
         results: list[Any] = []
         try:
             results = self._try_to_write(group)
@@ -258,7 +237,6 @@ class Inbox:
         finally:
             with self._changed:
                 self._waiting_bytes -= size_bytes
-                self._waiting_messages -= messages
         for work, result in zip(group, results, strict=True):
             if isinstance(result, BaseException):
                 work.done.set_exception(result)
@@ -326,7 +304,7 @@ class Inbox:
         assert self._rocks is not None
         with self._changed:
             garbage, oversized = self._garbage, self._oversized
-        batch = Batch(self._rocks, self._description, self.now_ms(), self._uptime_ms())
+        batch = Batch(self._rocks, self._description, self.limits, self.now_ms(), self._uptime_ms())
         batch.count(garbage=garbage, oversized=oversized)
         live = self._live
         batch.find([work for work in group if isinstance(work, Append)])
@@ -337,7 +315,7 @@ class Inbox:
                 live = work.away is None
                 batch.set_presence(work.away, work.since_ms)
         batch.drop(covered)
-        batch.forget_keys(round(1000 * self.limits.keep_keys_s))
+        batch.forget_keys()
         if live:
             batch.stay()
         reach("inbox.write.before")
@@ -348,12 +326,25 @@ class Inbox:
             self._garbage -= garbage
             self._oversized -= oversized
         self._written_at = self._world.monotonic()
+        self._note_room(batch.refusal)
         if group or covered:
             # What is durable is acknowledged, even if readers cannot be told of it yet.
             with suppress(OSError, SlackwaterError):
                 self._publish()
             reach("inbox.publish.after")
         return batch.results
+
+    def _note_room(self, refusal: Unavailable | None) -> None:
+        """Say once that messages have to wait, and once that they have not: small ones may fit where others do not."""
+        if refusal is not None:
+            if self._full_at is None:
+                logger.warning("messages have to wait: %s", refusal)
+            self._full, self._full_at = refusal, self._written_at
+        elif self._description.full is None:
+            self._full = None
+            if self._full_at is not None and self._written_at - self._full_at >= _CALM_S:
+                self._full_at = None
+                logger.info("the inbox in %s has room again", self.folder)
 
     def _uptime_ms(self) -> int:
         return self._began_uptime_ms + round(1000 * (self._world.monotonic() - self._began))
@@ -438,11 +429,3 @@ def _refuse_other_database(folder: Path, found: Description) -> None:
             hint=f"put back {folder / layout.DATABASE} from a copy; or, to begin anew without what was received, name "
             "another folder",
         )
-
-
-def _full(why: str) -> Unavailable:
-    return Unavailable(
-        f"the inbox takes no more at the moment: {why}",
-        code="inbox.full",
-        hint="send it again later; see that the pipeline runs and makes checkpoints",
-    )

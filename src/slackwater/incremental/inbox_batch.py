@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, Unavailable
+from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from ..formats import inbox as documents
 from ..formats.inbox import Description, Gap
 from . import inbox_layout as layout
+from .inbox_limits import Limits
 from .rocks import Change, Rocks
 
 KILLED = "the receiver ended without a word: it was killed, or its machine went down"
@@ -40,6 +41,7 @@ class Append(msgspec.Struct, kw_only=True):
     size_bytes: int
     key: bytes | None
     token: str | None
+    unique: bool
     session: Session | None
     done: Future[Appended]
 
@@ -58,11 +60,14 @@ Work = Append | Presence
 class Batch:
     """The changes of one group, made up before any of them is written."""
 
-    def __init__(self, rocks: Rocks, description: Description, now_ms: int, uptime_ms: int) -> None:
-        self._rocks, self._now_ms = rocks, now_ms
+    def __init__(self, rocks: Rocks, description: Description, limits: Limits, now_ms: int, uptime_ms: int) -> None:
+        self._rocks, self._limits, self._now_ms = rocks, limits, now_ms
+        self._before = description
         self.description = msgspec.structs.replace(description, now_ms=now_ms, uptime_ms=uptime_ms)
         self.dropped: tuple[bytes, bytes] | None = None
         self.results: list[Any] = []
+        # The last of those that had no room.
+        self.refusal: Unavailable | None = None
         self._changes: list[Change] = []
         self._keys: dict[bytes, layout.KeyEntry | None] = {}
 
@@ -80,21 +85,28 @@ class Batch:
         self._keys = {key: layout.decode_key(data) if data else None for key, data in zip(keys, found, strict=True)}
 
     def append(self, work: Append) -> None:
+        self.results.append(self._append(work))
+
+    def _append(self, work: Append) -> Appended | SlackwaterError:
         known = self.description
+        if work.session is not None and work.session.broken:
+            return Unavailable(
+                "a message before this one was not taken", code="inbox.overtaken", hint="send both again"
+            )
         digest = _digest(work.messages) if work.key is not None else b""
         entry = self._keys.get(work.key) if work.key is not None else None
-        if work.session is not None and work.session.broken:
-            self.results.append(
-                Unavailable("a message before this one was not taken", code="inbox.overtaken", hint="send both again")
-            )
-            return
         if entry is not None and entry.digest == digest:
             self._set(repeated=known.repeated + len(work.messages))
-            self.results.append(Appended(entry.first, entry.last, True))
-            return
+            return Appended(entry.first, entry.last, True)
         if entry is not None:
-            self.results.append(_reused())
-            return
+            return _reused()
+        # Only now: what is known needs no room.
+        refusal = self._limits.refuse(known, len(work.messages), work.size_bytes, keyed=work.key is not None)
+        if refusal is not None:
+            if work.session is not None:
+                work.session.broken = True
+            self.refusal = refusal
+            return refusal
         first, total_bytes = known.last + 1, known.total_bytes
         for position, message in enumerate(work.messages, first):
             total_bytes += len(message)
@@ -104,14 +116,26 @@ class Batch:
         last = known.last + len(work.messages)
         self._set(last=last, total_bytes=total_bytes)
         if work.token is not None:
-            self._set(token=work.token)
+            self._go_on(work.token, work.unique)
         if work.key is not None:
-            entry = layout.KeyEntry(first, last, known.keys, self.description.uptime_ms, digest)
-            self._keys[work.key] = entry
-            self._changes.append((layout.key_key(work.key), layout.encode_key(entry)))
-            self._changes.append((layout.index_key(known.keys), work.key))
-            self._set(keys=known.keys + 1)
-        self.results.append(Appended(first, last))
+            self._remember(work.key, first, last, digest)
+        return Appended(first, last)
+
+    def _go_on(self, position: str, unique: bool) -> None:
+        """Note where the upstream stands. A position that may have more messages is asked for once more."""
+        known = self.description
+        if unique:
+            self._set(token=position, open_token=None)
+        elif position != known.open_token:
+            self._set(token=known.token if known.open_token is None else known.open_token, open_token=position)
+
+    def _remember(self, key: bytes, first: int, last: int, digest: bytes) -> None:
+        known = self.description
+        entry = layout.KeyEntry(first, last, known.keys, known.uptime_ms, digest)
+        self._keys[key] = entry
+        self._changes.append((layout.key_key(key), layout.encode_key(entry)))
+        self._changes.append((layout.index_key(known.keys), key))
+        self._set(keys=known.keys + 1)
 
     def drop(self, position: int) -> None:
         """Drop all up to a position that was written before this batch."""
@@ -148,9 +172,12 @@ class Batch:
         """Say that the receiver is there now."""
         self._set(alive_at_ms=self._now_ms)
 
-    def forget_keys(self, keep_ms: int) -> None:
-        """Forget keys that are old enough, oldest first, as far as what they name is dropped."""
-        known = self.description
+    def forget_keys(self) -> None:
+        """Forget keys that are old enough, oldest first, as far as what they name is dropped.
+
+        Those at the open position are known for as long again: the upstream is asked for their messages once more.
+        """
+        known, keep_ms = self.description, round(1000 * self._limits.keep_keys_s)
         if known.keys == known.keys_dropped or known.dropped == 0:
             return
         most = min(known.keys, known.keys_dropped + _KEYS_AT_ONCE)
@@ -163,7 +190,10 @@ class Batch:
                 young = known.uptime_ms - entry.uptime_ms < keep_ms
                 if young or entry.last > known.dropped:
                     break
-                self._changes.append((layout.key_key(key), None))
+                if layout.is_at(key, known.open_token):
+                    self._remember(key, entry.first, entry.last, entry.digest)
+                else:
+                    self._changes.append((layout.key_key(key), None))
             self._changes.append((place, None))
             count += 1
         self._set(keys_dropped=known.keys_dropped + count)
@@ -175,6 +205,11 @@ class Batch:
         return self._keys[key]
 
     def finish(self) -> list[Change]:
+        before, known = self._before, self.description
+        if self.refusal is not None:
+            self._set(full=self.refusal.message[:300])
+        elif known.last > before.last or known.dropped > before.dropped or known.keys_held < before.keys_held:
+            self._set(full=None)  # something was taken, or room was made
         return [*self._changes, (layout.DESCRIPTION, documents.encode(self.description))]
 
 

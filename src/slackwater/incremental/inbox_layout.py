@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from ..errors import Corrupt, SlackwaterError, Unsupported
 DATABASE = "messages"
 DESCRIPTION = b"d"
 _MESSAGE, _KEY, _INDEX, _GAP = b"m", b"k", b"x", b"g"
+# An idempotency key: that of a message at a position.
+_AT, _AT_BYTES = b"p", 33
 _HEADER = struct.Struct(">QQ")
 _ENTRY = struct.Struct(">QQQQ32s")
 
@@ -39,6 +42,19 @@ def index_key(number: int) -> bytes:
 
 def gap_key(number: int) -> bytes:
     return _GAP + number.to_bytes(8, "big")
+
+
+def position_key(content: bytes, position: str) -> bytes:
+    """Make the idempotency key of a message from an upstream that gives positions.
+
+    It has the content, too: an upstream may begin to count anew, or give one position to several messages.
+    """
+    return _AT + hashlib.sha256(content).digest() + position.encode()
+
+
+def is_at(key: bytes, position: str | None) -> bool:
+    """Tell whether an idempotency key is that of a message at a position."""
+    return position is not None and key.startswith(_AT) and key[_AT_BYTES:] == position.encode()
 
 
 def parse_number(key: bytes) -> int:

@@ -9,7 +9,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from ..errors import Conflict, InvalidInput, SlackwaterError, Unavailable
 from ..incremental.inbox import Inbox
 from ..settings import KIB, MIB
+from .bearer import TOKEN_VARIABLE
 from .http_bodies import HttpLimits, TooLarge, describe, split, too_large
 from .stopping import Stop, run_until_stopped
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-TOKEN_VARIABLE = "SLACKWATER_RECEIVE_TOKEN"
 _KEY = re.compile(rb"[\x20-\x7e]{1,256}")
 # Of all requests at once, from the first byte of a body until its messages are durable.
 _MEMORY_BYTES = 128 * MIB
@@ -182,6 +182,7 @@ def count(inbox: Inbox) -> dict[str, Any]:
         "oversized": oversized,
         "repeated": known.repeated,
         "gaps": known.gaps,
+        "keys": known.keys_held,
     }
 
 
@@ -302,6 +303,4 @@ def serve(
 
 def _quiet(server: type[Any]) -> type[Any]:
     """Leave the signals to us: uvicorn would raise them once more when it has ended."""
-    from contextlib import nullcontext  # noqa: PLC0415
-
     return type("Server", (server,), {"capture_signals": lambda self: nullcontext()})

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote, urlsplit
 
@@ -21,6 +20,7 @@ import msgspec
 from ..errors import InvalidInput, SlackwaterError, Unavailable
 from ..incremental.inbox import STOPPED, Inbox
 from ..incremental.inbox_batch import Appended, Session
+from ..incremental.inbox_layout import position_key
 from ..settings import MIB
 from .messages import find_position
 from .stopping import Stop, run_until_stopped
@@ -52,6 +52,8 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     position_path: tuple[str | int, ...] | None = None
     # What {position} stands for before the first message.
     first_position: str = "0"
+    # Whether no two messages have one position: then what comes after the newest message is asked for.
+    unique_positions: bool = False
     max_message_bytes: int = 1 * MIB
     # Said as a bearer token.
     secret: str | None = None
@@ -99,7 +101,7 @@ class WebSocketReceiver:
         self._waiting: deque[_Pending] = deque()
         self._waiting_bytes = 0
         self._session = Session()
-        # Whether the inbox had no room: what comes after must not overtake, but what it took before still counts.
+        # Whether the inbox took no more at all: what comes after must not overtake, but what it took before counts.
         self._blocked = False
         self._came = asyncio.Event()
         self._began_at_ms = inbox.now_ms()
@@ -238,15 +240,13 @@ class WebSocketReceiver:
             self._reading_since_s = asyncio.get_running_loop().time()
 
     def _append(self, content: bytes, position: str | None) -> Future[Appended]:
-        """Append, behind all that came before; the same position with other content is another message.
-
-        An upstream may begin to count anew, or give one position to several messages: the key has the content, too.
-        """
-        key = b"p" + sha256(content).digest() + position.encode() if position is not None else None
+        """Append, behind all that came before; the same position with other content is another message."""
+        key = position_key(content, position) if position is not None else None
+        unique = self._subscription.unique_positions
         try:
             if self._blocked:
                 raise Unavailable("a message before this one was not taken", code="inbox.overtaken")
-            return self._inbox.append([content], key=key, token=position, session=self._session)
+            return self._inbox.append([content], key=key, token=position, unique=unique, session=self._session)
         except SlackwaterError as error:
             self._blocked = True
             failed: Future[Appended] = Future()

@@ -14,6 +14,7 @@ from ...formats import inbox as documents
 from ...formats.inbox import Covered, Description, Published
 from ...incremental import inbox_layout as layout
 from ...incremental.inbox_batch import Append, Appended, Batch
+from ...incremental.inbox_limits import Limits
 from ...incremental.rocks import Change
 from .scheduler import TICKS_A_SECOND, Actor, SimWorld, Violation
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .actors import Body, Scene
 
 FOLDER = Path("/simulated/inbox")
-_KEEP_KEYS_MS = 60_000
+_LIMITS = Limits(keep_keys_s=60)
 
 
 class InboxMemory:
@@ -112,11 +113,13 @@ class Receiver:
         key, messages = self._memory.sender.request(self._sim.random.choice((1, 1, 2, 3)))
         done: Future[Appended] = Future()
         size_bytes = sum(map(len, messages))
-        work = Append(messages=messages, size_bytes=size_bytes, key=key, token=None, session=None, done=done)
+        work = Append(
+            messages=messages, size_bytes=size_bytes, key=key, token=None, unique=False, session=None, done=done
+        )
         batch = self._batch()
         batch.find([work])
         batch.append(work)
-        batch.forget_keys(_KEEP_KEYS_MS)
+        batch.forget_keys()
         self._write(batch)
         self._publish()
         (appended,) = batch.results
@@ -145,7 +148,7 @@ class Receiver:
 
     def _batch(self) -> Batch:
         uptime_ms = self._began_uptime_ms + 1000 * (self._sim.now - self._began) // TICKS_A_SECOND
-        return Batch(cast(Any, self._memory), self._description, self._sim.now, uptime_ms)
+        return Batch(cast(Any, self._memory), self._description, _LIMITS, self._sim.now, uptime_ms)
 
     def _write(self, batch: Batch) -> None:
         self._sim.step(self._actor, f"write up to {batch.description.last}", risk=self._risk, writes=True)
