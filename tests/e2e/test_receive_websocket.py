@@ -282,6 +282,37 @@ def test_a_redirect_to_nowhere_is_an_upstream_that_cannot_be_reached(tmp_path, c
     asyncio.run(main())
 
 
+def test_a_secret_does_not_follow_a_redirect_to_another_server(tmp_path):
+    inbox = Inbox(tmp_path / "inbox")
+    heard: dict[str, str | None] = {}
+    location = ""
+
+    async def redirect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard["first"] = (await reader.readuntil(b"\r\n\r\n")).decode()
+        writer.write(f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async def listen(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        heard["other"] = connection.request.headers.get("Authorization")
+        await connection.wait_closed()
+
+    async def main() -> None:
+        nonlocal location
+        async with (
+            await asyncio.start_server(redirect, "127.0.0.1", 0) as first,
+            serve(listen, "127.0.0.1", 0) as other,
+        ):
+            location = f"ws://127.0.0.1:{next(iter(other.sockets)).getsockname()[1]}/"
+            url = f"ws://127.0.0.1:{first.sockets[0].getsockname()[1]}/"
+            async with following(inbox, ServerConnection.wait_closed, url=url, secret="hush"):
+                await until(lambda: "other" in heard)
+
+    asyncio.run(main())
+    assert "Bearer hush" in (heard["first"] or "") and heard["other"] is None
+
+
 def test_a_message_beyond_all_bounds_is_counted_and_said_even_before_all_is_subscribed(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(websocket, "_HARD_LIMIT_BYTES", 1000)
     inbox = Inbox(tmp_path / "inbox")
