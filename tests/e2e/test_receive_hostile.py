@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
+import os
 import re
 import resource
 import socket
+import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from slackwater.errors import Unavailable
+from slackwater.incremental import rocks
+from slackwater.incremental.inbox import Inbox
+from slackwater.incremental.inbox_documents import replace_document
+from slackwater.incremental.rocks import Rocks
+from slackwater.receive.http import HttpReceiver
 from slackwater.receive.http_connections import Seldom, limit_connections
 from tests.crash.receivers import NDJSON, Receiver, get, post
 
@@ -127,6 +140,72 @@ def test_memory_is_bounded_whatever_length_is_said_and_however_small_messages_ar
     assert "100000 lines" in answer["error"]["message"]
     assert post(port, 100_000 * b"1\n", Content_Type=NDJSON)[1]["accepted"] == 100_000
     assert peak_mib(receiver) - before < 256
+
+
+def test_a_request_that_waits_for_the_disk_is_held_once(tmp_path, monkeypatch):
+    inbox, requests, lines = Inbox(tmp_path / "inbox"), 4, 40
+    written, write = threading.Event(), Rocks.write
+
+    def wait(rocks: Rocks, *args: Any, **options: Any) -> None:
+        written.wait(PATIENCE_S)
+        write(rocks, *args, **options)
+
+    monkeypatch.setattr(Rocks, "write", wait)
+    app, statuses = HttpReceiver(inbox).app(), list[int]()
+
+    async def send(number: int) -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": (b'"' + 100_000 * b"x" + b'"\n') * lines}
+
+        async def note(answer: dict[str, Any]) -> None:
+            statuses.extend([answer["status"]] if "status" in answer else [])
+
+        headers = [(b"content-type", NDJSON.encode()), (b"content-length", b"%d" % (lines * 100_003))]
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+        await app(scope, receive, note)  # type: ignore[arg-type]
+
+    async def main() -> int:
+        sending = [asyncio.create_task(send(number)) for number in range(requests)]
+        while inbox._waiting_bytes < requests * lines * 100_000:
+            await asyncio.sleep(0.01)
+        held, _ = tracemalloc.get_traced_memory()
+        written.set()
+        await asyncio.gather(*sending)
+        return held
+
+    tracemalloc.start()
+    try:
+        held = asyncio.run(main())
+    finally:
+        tracemalloc.stop()
+        inbox.close()
+    assert statuses == requests * [200]
+    # The first of them is being written, and its messages are there once more for that.
+    assert held < (requests + 2) * lines * 100_000
+
+
+def test_only_a_full_disk_is_answered_507_whatever_the_folder_is_called(tmp_path, monkeypatch):
+    inbox = Inbox(tmp_path / "No space left")
+
+    def answer(why: str) -> int:
+        error = rocks._unusable(inbox.folder, why)
+        return HttpReceiver(inbox)._refuse(error).status_code
+
+    try:
+        assert answer("Read-only file system") == 503
+        assert answer("IO error: No space left on device: While appending to file") == 507
+        assert answer("Disk quota exceeded") == 507
+        monkeypatch.setattr(os, "replace", partial(_fail, errno.ENOSPC))
+        with pytest.raises(Unavailable) as caught:
+            replace_document(tmp_path / "position.json", b"", durably=False)
+        assert HttpReceiver(inbox)._refuse(caught.value).status_code == 507
+    finally:
+        monkeypatch.undo()
+        inbox.close()
+
+
+def _fail(number: int, *_: object) -> None:
+    raise OSError(number, os.strerror(number))
 
 
 def test_a_web_page_cannot_send_to_a_receiver_without_a_token(receive):

@@ -1,7 +1,8 @@
-"""Folders on the local disk, made so that no power loss takes them back."""
+"""Folders on the local disk: made so that no power loss takes them back, removed, and full."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def is_full(error: OSError) -> bool:
+    """Tell whether the disk, or what this user may take of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
 def translated(folder: Path) -> Iterator[None]:
     try:
@@ -41,6 +47,6 @@ def translated(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise Unavailable(
             f"the keyed state in {folder} cannot be read or written: {error.strerror}",
-            code="keyed.unavailable",
+            code="keyed.full" if is_full(error) else "keyed.unavailable",
             hint="see that this user may write there and that the disk has room, then open it again",
         ) from error

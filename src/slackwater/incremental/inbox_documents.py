@@ -11,7 +11,7 @@ from ..failpoints import reach
 from ..formats import inbox as documents
 from ..formats.inbox import MAX_DOCUMENT_BYTES, Description
 from . import inbox_layout as layout
-from .folders import sync_folder
+from .folders import is_full, sync_folder
 from .rocks import Rocks
 
 
@@ -69,6 +69,6 @@ def read_description(rocks: Rocks) -> Description:
 def _unusable(path: Path, error: OSError) -> Unavailable:
     return Unavailable(
         f"{path} cannot be read or written: {error.strerror}",
-        code="inbox.unavailable",
+        code="keyed.full" if is_full(error) else "inbox.unavailable",
         hint="see that this user may write there and that the disk has room",
     )

@@ -37,6 +37,8 @@ _WRITE_BUFFER_BYTES = 16 * MIB
 _BLOCK_CACHE_BYTES = 96 * MIB
 # For how long a write waits for tables to be written, and how often it looks.
 _STALL_S, _STALL_LOOK_S = 30.0, 0.002
+# RocksDB's binding tells errors by words alone.
+_FULL = ("No space left", "Disk quota exceeded")
 # An archived log is deleted after this; RocksDB takes no word for never.
 _KEPT_FOR_S = 100 * 365 * 86_400
 
@@ -377,7 +379,7 @@ def _taken(folder: Path) -> Conflict:
 def _unusable(folder: Path, why: str) -> Unavailable:
     return Unavailable(
         f"the database in {folder} cannot be read or written: {why}",
-        code="keyed.unavailable",
+        code="keyed.full" if any(words in why for words in _FULL) else "keyed.unavailable",
         hint="see that this user may write there and that the disk has room, then open it again",
     )
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 _KEY = re.compile(rb"[\x20-\x7e]{1,256}")
-# Of all requests at once, from the first byte of a body until its messages are durable.
+# Of all requests at once, from the first byte of a body that is read until its messages are durable.
 _MEMORY_BYTES = 128 * MIB
 # What a message takes beside its bytes.
 _MESSAGE_BYTES = 256
@@ -86,8 +86,8 @@ class HttpReceiver:
         try:
             key = _parse_key(request.headers.get("idempotency-key"))
             with self._memory.hold(self._expect(request)):
-                body = await self._read(request)
-                messages = split(body, request.headers.get("content-type", ""), self._limits)
+                # The body has no name here: it goes when its messages are there.
+                messages = split(await self._read(request), request.headers.get("content-type", ""), self._limits)
                 with self._memory.hold(len(messages) * _MESSAGE_BYTES):
                     appended = await asyncio.wrap_future(self._inbox.append(messages, key=key))
         except ClientDisconnect:
@@ -135,21 +135,20 @@ class HttpReceiver:
 
     async def _read(self, request: Request) -> bytes:
         limit = self._limits.max_body_bytes
-        chunks, size = [], 0
+        body = bytearray()  # a list of chunks would take many times its size, if they are small
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 async for chunk in request.stream():
-                    size += len(chunk)
-                    if size > limit:
+                    if len(body) + len(chunk) > limit:
                         raise too_large(f"a body may have {limit} bytes")
-                    chunks.append(chunk)
+                    body += chunk
         except TimeoutError:
             raise Unavailable(
                 f"nothing of this request was taken: its body took longer than {self._limits.timeout_s:g} s",
                 code="receive.too_slow",
                 hint="send less at once; --timeout of slackwater receive http is the limit",
             ) from None
-        return b"".join(chunks)
+        return bytes(body)
 
     def _refuse(self, error: SlackwaterError) -> Response:
         if isinstance(error, TooLarge):
@@ -164,8 +163,7 @@ class HttpReceiver:
             return _refusal(408, error, Connection="close")
         if error.code == "inbox.full":
             return _refusal(429, error, **{"Retry-After": "1"})
-        full_disk = "No space left" in error.message
-        return _refusal(507 if full_disk else 503, error, **{"Retry-After": "5"})
+        return _refusal(507 if error.code == "keyed.full" else 503, error, **{"Retry-After": "5"})
 
 
 def count(inbox: Inbox) -> dict[str, Any]:
