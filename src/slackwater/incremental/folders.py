@@ -1,4 +1,4 @@
-"""Folders on the local disk: made so that no power loss takes them back, removed, and full."""
+"""Folders of the local disk: made to outlast a power loss, synced, removed."""
 
 from __future__ import annotations
 
