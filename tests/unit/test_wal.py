@@ -136,6 +136,53 @@ def test_a_log_that_is_missing_is_an_error(tmp_path: Path) -> None:
     assert caught.value.code == "keyed.wal_missing"
 
 
+# What RocksDB has written in a folder that is new to it before it makes the first log, for the identity in it.
+NEW = "9e0e18bd-9b1a-4020-b25c-2d94443af88b"
+LISTS_NOTHING = b"\x06\x56\x1b\x47\x2d\x00\x01\x81\x40\x24" + NEW.encode() + b"\x02\x00\x03\x02\x04\x00"
+
+
+@pytest.mark.parametrize("files", ["IDENTITY", "IDENTITY MANIFEST-000001", "IDENTITY MANIFEST-000001 CURRENT"])
+def test_a_kill_while_a_folder_is_opened_for_the_first_time_does_not_spoil_it(tmp_path: Path, files: str) -> None:
+    written = {"IDENTITY": NEW.encode(), "MANIFEST-000001": LISTS_NOTHING, "CURRENT": b"MANIFEST-000001\n"}
+    for name in files.split():
+        (tmp_path / name).write_bytes(written[name])
+    state = KeyedState(tmp_path)
+    state.put(b"a", b"1")
+    state.close()
+    again = KeyedState(tmp_path)
+    assert again.get(b"a") == b"1" and again.key_count == 1
+    again.close()
+
+
+@pytest.mark.parametrize("lost", ["*.log", "*.log CURRENT", "*.log CURRENT OPTIONS-*", "*.log CURRENT MANIFEST-*"])
+@pytest.mark.parametrize("with_tables", [False, True])
+def test_a_folder_that_was_open_and_has_lost_its_log_is_refused_whatever_else_it_has_lost(
+    tmp_path: Path, lost: str, with_tables: bool
+) -> None:
+    folder = tmp_path / "state"
+    if with_tables:
+        listed(folder)
+    else:
+        fill(folder)
+    for pattern in lost.split():
+        for path in folder.glob(pattern):
+            path.unlink()
+    with pytest.raises(Corrupt, match=r"keyed\.wal_missing"):
+        KeyedState(folder)
+
+
+def test_logs_are_taken_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    log = fill(tmp_path / "state")
+    data = log.read_bytes()
+    log.unlink()
+    cut = ends(data)[5]
+    (log.parent / "999999.log").write_bytes(data[:cut])
+    (log.parent / "1000000.log").write_bytes(data[cut:-5])  # a torn write, which only the last one may end in
+    state = KeyedState(log.parent)
+    assert state.key_count == WRITES - 1
+    state.close()
+
+
 def listed(folder: Path) -> Path:
     """Make a database with some tables; return the file that lists them."""
     state = KeyedState(folder)

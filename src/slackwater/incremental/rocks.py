@@ -27,10 +27,14 @@ if TYPE_CHECKING:
 # A key and its value, or None for its deletion.
 Change: TypeAlias = tuple[bytes, bytes | None]
 
-# RocksDB makes it when it first opens a folder, and never in a checkpoint: where it is, there must be a log.
+# RocksDB makes it when it first opens a folder, and never in a checkpoint.
 _OPENED = "IDENTITY"
+# It makes these after its first log, so that where it has opened the folder, and one of these is, there must be a log.
+# MANIFEST-000001 comes before that log, and the next one after it.
+_AFTER_LOG = re.compile(r"[0-9]+\.sst|OPTIONS-[0-9]+|MANIFEST-(?!0*1$)[0-9]+")
 LOCK = "WRITER"
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_LOG = re.compile(r"[0-9]+\.log")
 # Sorted runs of tables. Each was new in one checkpoint, so no checkpoint refers to more objects.
 MAX_RUNS = 24
 _WRITE_BUFFER_BYTES = 16 * MIB
@@ -307,8 +311,10 @@ def _check_manifest(folder: Path) -> None:
 
 def _cut_torn_write(folder: Path) -> None:
     """Cut a write that a crash has torn off the log's end; see that all else of the log is sound."""
-    logs = sorted(folder.glob("*.log"))
-    if not logs and (folder / _OPENED).exists():
+    names = os.listdir(folder)
+    # By number: a seventh digit comes before the others in the alphabet.
+    logs = sorted((folder / name for name in names if _LOG.fullmatch(name)), key=lambda log: int(log.stem))
+    if not logs and _OPENED in names and any(map(_AFTER_LOG.fullmatch, names)):
         raise Corrupt(
             f"the write-ahead log in {folder} is missing",
             code="keyed.wal_missing",
