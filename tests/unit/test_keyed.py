@@ -21,7 +21,7 @@ from rocksdict import Options, Rdict
 from slackwater.artifacts import Cut, get_artifacts, put_artifacts
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from slackwater.formats import sealed
-from slackwater.formats.keyed import Description, decode_description, encode_description
+from slackwater.formats.keyed import Description, decode, encode
 from slackwater.incremental import rocks
 from slackwater.incremental.cut import capture_keyed, check_keyed, folder_of
 from slackwater.incremental.keyed import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
@@ -312,13 +312,13 @@ def test_a_flipped_bit_of_a_table_is_an_error_and_never_a_smaller_state(tmp_path
 
 @pytest.mark.parametrize("damage", [b"{}", b"", b'{"body":{},"sha256":"00"}', None])
 def test_a_description_that_is_damaged_is_refused(damage: bytes | None) -> None:
-    good = encode_description(Description(vnode_count=256, key_count=3, watermark_ms=1, offsets={"a": {"b": "c"}}))
+    good = encode(Description(vnode_count=256, key_count=3, watermark_ms=1, offsets={"a": {"b": "c"}}))
     data = good.replace(b'"key_count":3', b'"key_count":4') if damage is None else damage
     with pytest.raises(Corrupt):
-        decode_description(data)
+        decode(data, Description)
     newer = sealed_again(good.replace(b'"version":1', b'"version":2'))
     with pytest.raises(Unsupported):
-        decode_description(newer)
+        decode(newer, Description)
 
 
 def sealed_again(data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What is known of a keyed state as a whole: how many keys it has, and where its sources and its watermark stand."""
+"""The documents of a keyed state: what is known of it as a whole, and which checkpoint it goes on from."""
 
 from __future__ import annotations
 
@@ -58,56 +58,23 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: Literal[1] = VERSION
 
 
+Document = Description | Snapshot | Lineage | Figures
 T = TypeVar("T", Description, Snapshot, Lineage, Figures)
 
-_decoder = msgspec.json.Decoder(Description)
-_snapshot_decoder = msgspec.json.Decoder(Snapshot)
-_lineage_decoder = msgspec.json.Decoder(Lineage)
-_figures_decoder = msgspec.json.Decoder(Figures)
+_decoders: dict[type, msgspec.json.Decoder[Document]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (Description, Snapshot, Lineage, Figures)
+}
 
 
-def encode_description(description: Description) -> bytes:
+def encode(document: Document) -> bytes:
     """Encode to canonical, sealed bytes; what could not be read again is refused.
 
-    >>> encode_description(Description(vnode_count=256, key_count=0, watermark_ms=None, offsets={}))[:47]
+    >>> encode(Description(vnode_count=256, key_count=0, watermark_ms=None, offsets={}))[:47]
     b'{"body":{"key_count":0,"offsets":{},"version":1'
     """
-    return _encode(description, _decoder)
-
-
-def encode_snapshot(snapshot: Snapshot) -> bytes:
-    return _encode(snapshot, _snapshot_decoder)
-
-
-def decode_description(data: bytes) -> Description:
-    """Decode what ``encode_description`` gave, whole or not at all."""
-    return _decode(data, _decoder)
-
-
-def decode_snapshot(data: bytes) -> Snapshot:
-    return _decode(data, _snapshot_decoder)
-
-
-def encode_lineage(lineage: Lineage) -> bytes:
-    return _encode(lineage, _lineage_decoder)
-
-
-def decode_lineage(data: bytes) -> Lineage:
-    return _decode(data, _lineage_decoder)
-
-
-def encode_figures(figures: Figures) -> bytes:
-    return _encode(figures, _figures_decoder)
-
-
-def decode_figures(data: bytes) -> Figures:
-    return _decode(data, _figures_decoder)
-
-
-def _encode(document: T, decoder: msgspec.json.Decoder[T]) -> bytes:
     try:
         body = msgspec.json.encode(document, order="sorted")
-        decoder.decode(body)
+        _decoders[type(document)].decode(body)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"the offsets or the watermark could not be read again: {error}",
@@ -123,11 +90,12 @@ def _encode(document: T, decoder: msgspec.json.Decoder[T]) -> bytes:
     return data
 
 
-def _decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode what ``encode`` gave, whole or not at all."""
     try:
-        return sealed.unseal(data, decoder, version=VERSION)
+        return sealed.unseal(data, _decoders[kind], version=VERSION)  # type: ignore[return-value]
     except sealed.Broken as error:
-        raise Corrupt(f"the description of a keyed state {error}", code="keyed.damaged") from None
+        raise Corrupt(f"a document of a keyed state ({kind.__name__.lower()}) {error}", code="keyed.damaged") from None
     except sealed.OtherVersion as error:
         raise Unsupported(
             f"the keyed state has version {error.version}, this release reads {VERSION}",

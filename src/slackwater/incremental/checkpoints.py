@@ -23,7 +23,7 @@ from ..errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError,
 from ..failpoints import reach
 from ..forget import by_ref, by_rules, forget
 from ..formats.changes import Settlement
-from ..formats.keyed import Figures, Lineage, encode_figures
+from ..formats.keyed import Figures, Lineage, encode
 from ..formats.manifest import KEYED_FILE
 from ..formats.plans import KeepRules
 from ..formats.positions import text_position
@@ -38,11 +38,11 @@ from ..store import Store, local_folder
 from ..world import World
 from .config import CheckpointConfig
 from .cut import STATE, capture_keyed, folder_of
-from .keyed import KeyedState, Prepared
+from .keyed import KeyedState, Prepared, check_size
 from .local import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
 from .restoring import check_target, restore_into
-from .rocks import Change, check_size
+from .rocks import Change
 from .together import Together
 
 # What a program gives from outside is held in memory, here and there.
@@ -211,7 +211,7 @@ class KeyedCheckpoints:
                 )
             with self._unless_ended():
                 operator, files = capture_keyed(self._local.cut, STATE, self._tables if self.config.incremental else ())
-                files += [CutFile(KEYED_FILE, data := encode_figures(figures), len(data))]
+                files += [CutFile(KEYED_FILE, data := encode(figures), len(data))]
                 if state is not None:
                     files.append(CutFile(OUTSIDE_FILE, state, len(state)))
                 cut = Cut(

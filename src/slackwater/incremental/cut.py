@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..artifacts import CutFile, CutOperator, CutPartition
 from ..errors import Corrupt
-from ..formats.keyed import DESCRIPTION_FILE, FOLDER, Description, decode_snapshot
+from ..formats.keyed import DESCRIPTION_FILE, FOLDER, Description, Snapshot, decode
 from ..formats.layout import format_name
 from .keyed import KeyedState
 
@@ -31,7 +31,7 @@ def capture_keyed(folder: Path, name: str, held: Collection[str]) -> tuple[CutOp
     Tables are immutable under their names; what says which of them count, and how they lie, is written anew each time.
     """
     here = folder_of(name)
-    snapshot = decode_snapshot((folder / DESCRIPTION_FILE).read_bytes())
+    snapshot = decode((folder / DESCRIPTION_FILE).read_bytes(), Snapshot)
     tables = [_cut(here, path) for path in sorted(folder.glob("*.sst"))]
     old = [table for table in tables if table.path in held]
     new = [table for table in tables if table.path not in held]
@@ -58,7 +58,7 @@ def _cut(here: str, path: Path) -> CutFile:
 
 def check_keyed(folder: Path, vnode_count: int) -> Description:
     """See that a keyed state that was written out of a checkpoint opens, and is what its description says."""
-    expected = decode_snapshot((folder / DESCRIPTION_FILE).read_bytes())
+    expected = decode((folder / DESCRIPTION_FILE).read_bytes(), Snapshot)
     state = KeyedState(folder, vnode_count=vnode_count, read_only=True)
     try:
         if (state.description, state.wal_position) != (expected.state, expected.wal_position):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import Unavailable
+from .rocks_errors import unusable
 
 
 def make_folder(folder: Path) -> None:
@@ -45,8 +45,4 @@ def translated(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Unavailable(
-            f"the keyed state in {folder} cannot be read or written: {error.strerror}",
-            code="keyed.full" if is_full(error) else "keyed.unavailable",
-            hint="see that this user may write there and that the disk has room, then open it again",
-        ) from error
+        raise unusable(folder, error.strerror) from error

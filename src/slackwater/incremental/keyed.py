@@ -9,24 +9,14 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from ..errors import Corrupt, InvalidInput, Unsupported
-from ..formats.keyed import (
-    DESCRIPTION_FILE,
-    Description,
-    Lineage,
-    Snapshot,
-    decode_description,
-    decode_lineage,
-    encode_description,
-    encode_lineage,
-    encode_snapshot,
-)
+from ..formats.keyed import DESCRIPTION_FILE, Description, Lineage, Snapshot, decode, encode
 from ..settings import KIB, MIB
-from .rocks import Change, Rocks, check_size
+from .rocks import Change, Rocks
 from .vnodes import PREFIX_BYTES, VNODE_COUNT, prefix, vnode_of
 
 MAX_KEY_BYTES = 64 * KIB
@@ -73,7 +63,7 @@ class KeyedState:
         self._rocks = Rocks(folder, read_only=read_only, archive_wal=archive_wal, cached=cached)
         try:
             (stored,) = self._rocks.get([_DESCRIPTION])
-            self._description = decode_description(stored) if stored else _described(self._rocks, vnode_count)
+            self._description = decode(stored, Description) if stored else _described(self._rocks, vnode_count)
             if self._description.vnode_count != vnode_count:
                 raise Unsupported(
                     f"the keyed state in {folder} has {self._description.vnode_count} virtual nodes, not {vnode_count}",
@@ -107,10 +97,6 @@ class KeyedState:
         return self._rocks.position
 
     @property
-    def wal_bytes(self) -> int:
-        return self._rocks.wal_bytes()
-
-    @property
     def description(self) -> Description:
         return self._description
 
@@ -118,14 +104,14 @@ class KeyedState:
     def lineage(self) -> Lineage | None:
         """Which checkpoint it goes on from; None when no pipeline has it."""
         (stored,) = self._rocks.get([_LINEAGE])
-        return decode_lineage(stored) if stored else None
+        return decode(stored, Lineage) if stored else None
 
     def note_lineage(self, lineage: Lineage) -> int:
         """Note which checkpoint it goes on from, and which is being made of it.
 
         It is durable after a ``sync`` up to the position that is returned, or with the next checkpoint.
         """
-        changes = [(_LINEAGE, encode_lineage(lineage)), (_DESCRIPTION, encode_description(self._description))]
+        changes = [(_LINEAGE, encode(lineage)), (_DESCRIPTION, encode(self._description))]
         return self._rocks.apply(changes)
 
     def get(self, key: bytes) -> bytes | None:
@@ -205,7 +191,7 @@ class KeyedState:
             offsets=offsets,
             watermark_ms=watermark_ms,
         )
-        position = self._rocks.apply([*stored.items(), (_DESCRIPTION, encode_description(after))])
+        position = self._rocks.apply([*stored.items(), (_DESCRIPTION, encode(after))])
         self._description = after
         return position
 
@@ -251,7 +237,7 @@ class KeyedState:
         """Make a copy of it as it is now in a folder that is not there yet; within a disk, of hard links."""
         snapshot = Snapshot(wal_position=self.wal_position, state=self._description)
         self._rocks.checkpoint(folder)
-        (folder / DESCRIPTION_FILE).write_bytes(encode_snapshot(snapshot))
+        (folder / DESCRIPTION_FILE).write_bytes(encode(snapshot))
 
     def close(self) -> None:
         self._rocks.close()
@@ -264,6 +250,18 @@ class KeyedState:
     def _stored(self, key: bytes) -> bytes:
         prefixes = self._prefixes
         return prefixes[vnode_of(key, len(prefixes))] + key
+
+
+def check_size(what: str, data: Any, limit: int) -> None:
+    """Refuse what is not bytes, or more of them than there may be."""
+    if not isinstance(data, bytes):
+        raise InvalidInput(f"a {what} must be bytes, not {type(data).__name__}", code="keyed.not_bytes")
+    if len(data) > limit:
+        raise InvalidInput(
+            f"a {what} has {len(data)} bytes, and may have {limit}",
+            code="keyed.too_large",
+            hint="keep large values in objects of their own, and their addresses here",
+        )
 
 
 def _last_of(changes: Iterable[Change]) -> dict[bytes, bytes | None]:

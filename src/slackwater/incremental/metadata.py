@@ -9,7 +9,7 @@ import msgspec
 
 from ..artifacts import read_batch, read_range
 from ..errors import Corrupt
-from ..formats.keyed import Figures, decode_figures
+from ..formats.keyed import Figures, decode
 from ..formats.layout import checkpoint_folder
 from ..formats.manifest import KEYED_FILE, File, Manifest, decode_inline, references
 from ..formats.states import LiveCheckpoint
@@ -49,7 +49,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(store: Store, entry: LiveCheckpoint, manifest: Manifest) -> CheckpointMetadata:
     """Tell what a checkpoint is, by its manifest."""
-    figures = decode_figures(read_file(store, manifest, KEYED_FILE))
+    figures = decode(read_file(store, manifest, KEYED_FILE), Figures)
     files = [file for part in manifest.operators[operator_of(STATE)].partitions for file in part.files]
     return draw_up(
         entry,

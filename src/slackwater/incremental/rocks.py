@@ -6,20 +6,18 @@ checkpoint + write-ahead log after it = the content, always
 from __future__ import annotations
 
 import fcntl
-import os
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, cast
 
-from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
+from ..errors import InvalidInput
 from ..settings import MIB
 from .folders import make_folder
-from .wal import find_end
+from .rocks_errors import taken, translated, unusable
+from .rocks_logs import check_manifest, cut_torn_write
 
 if TYPE_CHECKING:
     from rocksdict import Cache, Options, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
@@ -27,22 +25,13 @@ if TYPE_CHECKING:
 # A key and its value, or None for its deletion.
 Change: TypeAlias = tuple[bytes, bytes | None]
 
-# RocksDB makes it when it first opens a folder, and never in a checkpoint.
-_OPENED = "IDENTITY"
-# It makes these after its first log, so that where it has opened the folder, and one of these is, there must be a log.
-# MANIFEST-000001 comes before that log, and the next one after it.
-_AFTER_LOG = re.compile(r"[0-9]+\.sst|OPTIONS-[0-9]+|MANIFEST-(?!0*1$)[0-9]+")
 LOCK = "WRITER"
-_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
-_LOG = re.compile(r"[0-9]+\.log")
 # Sorted runs of tables. Each was new in one checkpoint, so no checkpoint refers to more objects.
 MAX_RUNS = 24
 _WRITE_BUFFER_BYTES = 16 * MIB
 _BLOCK_CACHE_BYTES = 96 * MIB
 # For how long a write waits for tables to be written, and how often it looks.
 _STALL_S, _STALL_LOOK_S = 30.0, 0.002
-# RocksDB's binding tells errors by words alone.
-_FULL = ("No space left", "Disk quota exceeded")
 # An archived log is deleted after this; RocksDB takes no word for never.
 _KEPT_FOR_S = 100 * 365 * 86_400
 
@@ -62,13 +51,13 @@ class Rocks:
         if read_only:
             self._database = _open_read_only(folder, cached)
             return
-        with _translated(folder):
+        with translated(folder):
             make_folder(folder)
             self._lock = lock_folder(folder)
         try:
-            with _translated(folder):
-                _check_manifest(folder)
-                _cut_torn_write(folder)
+            with translated(folder):
+                check_manifest(folder)
+                cut_torn_write(folder)
             self._database = _open(folder, archive_wal)
         except BaseException:
             self._lock.close()
@@ -81,7 +70,7 @@ class Rocks:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Get the values of some keys, in their order."""
-        with _translated(self.folder):
+        with translated(self.folder):
             return cast(list[bytes | None], self._database.get(list(keys))) if keys else []
 
     def write(self, changes: Iterable[Change], *, dropped: tuple[bytes, bytes] | None = None) -> None:
@@ -98,7 +87,7 @@ class Rocks:
         options = WriteOptions()
         options.no_slowdown = True
         changes = list(changes)
-        with _translated(self.folder):
+        with translated(self.folder):
             began: float | None = None
             # A batch that was refused is used up, too.
             while not self._try_to_write(_batch(changes, dropped), options):
@@ -107,7 +96,7 @@ class Rocks:
                 errors = self._database.property_int_value("rocksdb.background-errors") or 0
                 if errors > self._errors or time.monotonic() - began > _STALL_S:
                     self._errors = errors
-                    raise _unusable(self.folder, "No space left, or an error of the disk: its tables cannot be written")
+                    raise unusable(self.folder, "No space left, or an error of the disk: its tables cannot be written")
                 time.sleep(_STALL_LOOK_S)
         return self.position
 
@@ -118,9 +107,9 @@ class Rocks:
                 return
             # What a sync has not brought to the disk, the next one does not: the kernel tells of it once.
             if self._unsynced:
-                raise _unusable(self.folder, "its log could not be synced before")
+                raise unusable(self.folder, "its log could not be synced before")
             reached, self._unsynced = self.position, True
-            with _translated(self.folder):
+            with translated(self.folder):
                 self._database.flush_wal(sync=True)
             self._synced, self._unsynced = reached, False
 
@@ -140,13 +129,13 @@ class Rocks:
 
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
-        with _translated(self.folder):
+        with translated(self.folder):
             cursor = self._database.iter(options)
         return self._go_through(cursor, begin, options)
 
     def _go_through(self, cursor: RdictIter, begin: bytes, options: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         # The cursor refers to the bytes of its bound, which are the options': these must live for as long.
-        with _translated(self.folder):
+        with translated(self.folder):
             cursor.seek(begin)
             while cursor.valid():
                 yield cast(bytes, cursor.key()), cast(bytes, cursor.value())
@@ -158,13 +147,9 @@ class Rocks:
         """Make a copy of the database as it is now, of hard links where the disk is the same."""
         from rocksdict import Checkpoint  # noqa: PLC0415
 
-        with _translated(self.folder):
+        with translated(self.folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._database).create_checkpoint(str(folder))
-
-    def wal_bytes(self) -> int:
-        """Tell how large the log is that came after the newest checkpoint."""
-        return sum(path.stat().st_size for path in self.folder.glob("*.log"))
 
     def close(self) -> None:
         """Let the folder go, even if RocksDB cannot write what it would like to: the log has all of it."""
@@ -173,7 +158,7 @@ class Rocks:
         try:
             if self._lock is not None and not self._unsynced:
                 self.sync(self.position)  # for a thread that has written, and not synced yet
-            with self._syncing, _translated(self.folder):
+            with self._syncing, translated(self.folder):
                 self._database.close()
         finally:
             # One that could not close is closed when nobody has it any more.
@@ -219,14 +204,14 @@ def _open(folder: Path, archive_wal: bool) -> Rdict:
         options.set_wal_ttl_seconds(_KEPT_FOR_S)
     # Whatever is wrong with the log by now is damage: a torn write was cut off.
     options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
-    with _translated(folder):
+    with translated(folder):
         return Rdict(str(folder), options, column_families=_families())
 
 
 def _open_read_only(folder: Path, cached: bool) -> Rdict:
     from rocksdict import AccessType, Rdict  # noqa: PLC0415
 
-    with _translated(folder):
+    with translated(folder):
         return Rdict(str(folder), _options(), column_families=_families(cached), access_type=AccessType.read_only())
 
 
@@ -291,112 +276,5 @@ def lock_folder(folder: Path) -> BinaryIO:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise _taken(folder) from None
+        raise taken(folder) from None
     return lock
-
-
-def _check_manifest(folder: Path) -> None:
-    """See that the list of tables is sound: RocksDB takes a damaged length for its end, and deletes what is not listed.
-
-    It has the form of a log. What a crash has torn off its end was never relied on.
-    """
-    current = folder / "CURRENT"
-    if current.exists():
-        # The name is ours to check: it is a path that was read from a disk.
-        name = current.read_text(encoding="ascii", errors="replace").strip()
-        listed = folder / name if _MANIFEST.fullmatch(name) else None
-        if listed is not None and listed.exists():
-            find_end(listed.read_bytes(), str(listed))
-
-
-def _cut_torn_write(folder: Path) -> None:
-    """Cut a write that a crash has torn off the log's end; see that all else of the log is sound."""
-    names = os.listdir(folder)
-    # By number: a seventh digit comes before the others in the alphabet.
-    logs = sorted((folder / name for name in names if _LOG.fullmatch(name)), key=lambda log: int(log.stem))
-    if not logs and _OPENED in names and any(map(_AFTER_LOG.fullmatch, names)):
-        raise Corrupt(
-            f"the write-ahead log in {folder} is missing",
-            code="keyed.wal_missing",
-            hint="restore the newest checkpoint of it, or the folder from a copy; what came after that is lost",
-        )
-    for log in logs:
-        size = log.stat().st_size
-        end = find_end(log.read_bytes(), str(log)) if size else 0
-        if end < size:
-            if log != logs[-1] and any(log.read_bytes()[end:]):
-                raise Corrupt(
-                    f"the write-ahead log {log} ends in a torn write, and another comes after it",
-                    code="keyed.wal_damaged",
-                    hint="restore the newest checkpoint of it, or the folder from a copy; what came after is lost",
-                    offset=end,
-                )
-            with open(log, "r+b") as opened:
-                opened.truncate(end)
-                os.fsync(opened.fileno())
-
-
-@contextmanager
-def _translated(folder: Path) -> Iterator[None]:
-    """Say in our own words what RocksDB has to say: its binding knows but one class of errors."""
-    try:
-        yield
-    except SlackwaterError:
-        raise
-    except OSError as error:
-        raise _unusable(folder, error.strerror or "unknown") from error
-    except ImportError:
-        raise
-    except Exception as error:
-        raise _translate(folder, error) from error
-
-
-def _translate(folder: Path, error: Exception) -> SlackwaterError:
-    text = str(error)
-    if text.startswith("Corruption"):
-        return Corrupt(
-            f"the database in {folder} is damaged: {_first_line(text)}",
-            code="keyed.damaged",
-            hint="restore a checkpoint of it, or the folder from a copy",
-        )
-    if "lock" in text.lower() and "LOCK" in text:
-        return _taken(folder)
-    if text.startswith("Not implemented") or "No such file or directory" in text:
-        return Unsupported(
-            f"{folder} cannot be opened as a database: {_first_line(text)}",
-            code="keyed.unreadable",
-            hint="see that the folder is the one that a keyed state was in",
-        )
-    return _unusable(folder, _first_line(text))
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0][:300]
-
-
-def _taken(folder: Path) -> Conflict:
-    return Conflict(
-        f"the database in {folder} is open in another process, or twice in this one",
-        code="keyed.taken",
-        hint="stop the other one; two writers would spoil each other's work",
-    )
-
-
-def _unusable(folder: Path, why: str) -> Unavailable:
-    return Unavailable(
-        f"the database in {folder} cannot be read or written: {why}",
-        code="keyed.full" if any(words in why for words in _FULL) else "keyed.unavailable",
-        hint="see that this user may write there and that the disk has room, then open it again",
-    )
-
-
-def check_size(what: str, data: Any, limit: int) -> None:
-    """Refuse what is not bytes, or more of them than there may be."""
-    if not isinstance(data, bytes):
-        raise InvalidInput(f"a {what} must be bytes, not {type(data).__name__}", code="keyed.not_bytes")
-    if len(data) > limit:
-        raise InvalidInput(
-            f"a {what} has {len(data)} bytes, and may have {limit}",
-            code="keyed.too_large",
-            hint="keep large values in objects of their own, and their addresses here",
-        )

@@ -1,0 +1,59 @@
+"""The logs of a database before RocksDB opens it: what a crash has torn is cut off, and damage is told."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ..errors import Corrupt
+from .wal import find_end
+
+_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_LOG = re.compile(r"[0-9]+\.log")
+# RocksDB makes it when it first opens a folder, and never in a checkpoint.
+_OPENED = "IDENTITY"
+# It makes these after its first log, so that where it has opened the folder, and one of these is, there must be a log.
+# MANIFEST-000001 comes before that log, and the next one after it.
+_AFTER_LOG = re.compile(r"[0-9]+\.sst|OPTIONS-[0-9]+|MANIFEST-(?!0*1$)[0-9]+")
+
+
+def check_manifest(folder: Path) -> None:
+    """See that the list of tables is sound: RocksDB takes a damaged length for its end, and deletes what is not listed.
+
+    It has the form of a log. What a crash has torn off its end was never relied on.
+    """
+    current = folder / "CURRENT"
+    if current.exists():
+        # The name is ours to check: it is a path that was read from a disk.
+        name = current.read_text(encoding="ascii", errors="replace").strip()
+        listed = folder / name if _MANIFEST.fullmatch(name) else None
+        if listed is not None and listed.exists():
+            find_end(listed.read_bytes(), str(listed))
+
+
+def cut_torn_write(folder: Path) -> None:
+    """Cut a write that a crash has torn off the log's end; see that all else of the log is sound."""
+    names = os.listdir(folder)
+    # By number: a seventh digit comes before the others in the alphabet.
+    logs = sorted((folder / name for name in names if _LOG.fullmatch(name)), key=lambda log: int(log.stem))
+    if not logs and _OPENED in names and any(map(_AFTER_LOG.fullmatch, names)):
+        raise Corrupt(
+            f"the write-ahead log in {folder} is missing",
+            code="keyed.wal_missing",
+            hint="restore the newest checkpoint of it, or the folder from a copy; what came after that is lost",
+        )
+    for log in logs:
+        size = log.stat().st_size
+        end = find_end(log.read_bytes(), str(log)) if size else 0
+        if end < size:
+            if log != logs[-1] and any(log.read_bytes()[end:]):
+                raise Corrupt(
+                    f"the write-ahead log {log} ends in a torn write, and another comes after it",
+                    code="keyed.wal_damaged",
+                    hint="restore the newest checkpoint of it, or the folder from a copy; what came after is lost",
+                    offset=end,
+                )
+            with open(log, "r+b") as opened:
+                opened.truncate(end)
+                os.fsync(opened.fileno())
