@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import subprocess
 import sys
@@ -206,6 +207,12 @@ def test_one_node_is_read_and_digested_alone(state: KeyedState, tmp_path: Path) 
     other.put(nodes[3][0][0], b"other")
     assert state.digest(3) != other.digest(3)
     other.close()
+    # As the specification has it.
+    alone = KeyedState(tmp_path / "alone")
+    alone.put(b"a", b"1")
+    assert alone.digest(48) == "0e9c3156ac694b081269e7631db910df955a4df29e20086134d7aa57f4e54795"
+    assert alone.digest(0) == hashlib.sha256(b"").hexdigest()
+    alone.close()
     with pytest.raises(InvalidInput, match="0 to 255"):
         list(state.scan(256))
 
