@@ -193,9 +193,10 @@ def test_a_null_key_matches_nothing(risks: Risks) -> None:
     assert risks.out() == [(1, "low"), (None, None)]
 
 
-def test_a_key_beyond_the_tables_type_matches_nothing_and_stops_nothing(risks: Risks) -> None:
+@pytest.mark.parametrize("kind", ["int", "decimal(10,2)"])
+def test_a_key_beyond_the_tables_type_matches_nothing_and_stops_nothing(risks: Risks, kind: str) -> None:
     risks.change({1: "low"})
-    risks.made = risks.table(schema="id int, risk string")
+    risks.made = risks.table(schema=f"id {kind}, risk string")
     query = risks.start()
     risks.trickle.drop([1, 2**40])
     query.processAllAvailable()
@@ -293,7 +294,7 @@ def test_a_table_that_is_made_again_leaves_queries_theirs(risks: Risks, spark: S
         (lambda r: r.made.join(r.trickle.rows(), "id", "outer"), "table.bad_join"),
         (lambda r: r.made.join(r.trickle.rows().selectExpr("id", "1 AS risk"), "id"), "table.bad_join"),
         (lambda r: r.made.join(r.trickle.rows().selectExpr("array(id) AS id"), "id"), "table.bad_join"),
-        (lambda r: r.table(schema="id decimal(10,2), risk string").join(r.trickle.rows()), "table.bad_join"),
+        (lambda r: r.table(schema="id boolean, risk string").join(r.trickle.rows()), "table.bad_join"),
     ],
 )
 def test_what_cannot_be_a_table_is_refused(risks: Risks, make: Any, code: str) -> None:

@@ -18,6 +18,8 @@ from slackwater.pipeline.tables.feeds import FileFeed
 from slackwater.pipeline.tables.rows import RowCodec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("risk", pa.string())])
+DAY = datetime.datetime(2026, 11, 18)
+INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
 def parquet(**columns: Any) -> bytes:
@@ -71,8 +73,19 @@ def test_a_folder_that_is_not_there_is_not_taken_for_one_without_changes(tmp_pat
         (pa.int32(), pa.array([2**40, 1, None, -(2**40), 2]), [False, True, False, False, True]),
         (pa.int64(), pa.array(["x", "1", ""]), [False, True, False]),
         (pa.int64(), pa.array([1.5, 1.0, float("nan")]), [False, True, False]),
+        (pa.int64(), pa.array(["0x10", "0X10", "16", "016"]), [False, False, True, True]),
+        (pa.int64(), pa.array([b"0x10", b"16"]), [False, True]),
         (pa.decimal128(5, 2), pa.array([Decimal("1.005"), Decimal("1.250")]), [False, True]),
+        (pa.decimal128(5, 2), pa.array([1.239, 1.24, None, 1e300, float("nan")]), [False, True, False, False, False]),
+        (pa.decimal128(5, 2), pa.array([1.239, 1.1], pa.float32()), [False, True]),
+        (pa.decimal128(5, 2), pa.array([999, 1000, -5, 2**62]), [True, False, True, False]),
+        (pa.decimal128(5, 2), pa.array(["1.239", "1.24"]), [False, True]),
         (pa.date32(), pa.array(["2026-11-18", "today"]), [True, False]),
+        (pa.date32(), pa.array([DAY + datetime.timedelta(hours=10), DAY, None]), [False, True, False]),
+        (pa.timestamp("us", "UTC"), pa.array([DAY, None], pa.timestamp("us", "Asia/Tokyo")), [True, False]),
+        (pa.timestamp("us", "UTC"), pa.array(["2026-11-18T10:00:00Z", "2026-11-18"]), [True, False]),
+        (pa.bool_(), pa.array([5, 2]), [False, False]),
+        (pa.bool_(), pa.array([0.5, -1.0]), [False, False]),
         (pa.string(), pa.array([b"a", b"\xff"], pa.binary()), [True, False]),
         (pa.string(), pa.array([b"a", b"\xff"], pa.binary()).view(pa.string()), [True, False]),
     ],
@@ -80,6 +93,74 @@ def test_a_folder_that_is_not_there_is_not_taken_for_one_without_changes(tmp_pat
 def test_what_the_keys_type_does_not_have_matches_nothing(kind: Any, looked_up: Any, fits: list[bool]) -> None:
     keys = RowCodec("risks", pa.schema([("id", kind)]), ["id"]).encode_keys([looked_up])
     assert [key is not None for key in keys] == fits
+
+
+NUMBERS, TEXTS = [pa.int64(), pa.float64(), pa.decimal128(20, 5)], [pa.string(), pa.binary()]
+
+
+@pytest.mark.parametrize(
+    ("key", "match", "never"),
+    [
+        (pa.int32(), [*NUMBERS, *TEXTS, pa.null()], [pa.bool_(), pa.date32(), INSTANT, LOCAL, pa.list_(pa.int32())]),
+        (pa.decimal128(10, 2), [*NUMBERS, *TEXTS], [pa.bool_(), pa.date32(), INSTANT, LOCAL]),
+        (pa.bool_(), [pa.bool_(), pa.string()], [*NUMBERS, pa.date32(), INSTANT]),
+        (pa.date32(), [LOCAL, pa.string()], [*NUMBERS, pa.bool_(), INSTANT]),
+        (INSTANT, [pa.timestamp("us", "Asia/Tokyo"), pa.string()], [*NUMBERS, pa.bool_(), LOCAL, pa.date32()]),
+        (pa.string(), [*NUMBERS, *TEXTS, pa.bool_(), pa.date32(), INSTANT], [pa.list_(pa.string())]),
+    ],
+)
+def test_only_types_that_can_be_compared_without_a_guess_are_joined(
+    key: Any, match: list[Any], never: list[Any]
+) -> None:
+    codec = RowCodec("risks", pa.schema([("id", key)]), ["id"])
+    assert [kind for kind in match if not codec.can_match("id", kind)] == []
+    assert [kind for kind in never if codec.can_match("id", kind)] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "lost"),
+    [
+        (pa.decimal128(10, 2), [1.24, 1.239], "1.239"),
+        (pa.date32(), [DAY, DAY + datetime.timedelta(hours=10)], "10:00"),
+        (pa.bool_(), [1, 5], "5"),
+        (pa.int64(), ["16", "0x10"], "0x10"),
+    ],
+)
+def test_a_change_that_its_column_cannot_hold_as_it_is_is_refused(
+    tmp_path: Path, kind: Any, given: list[Any], lost: str
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("value", kind)])
+    with pytest.raises(InvalidInput, match=rf"table\.bad_change.*1\.parquet.*{lost}"):
+        changes(tmp_path, "1.parquet", parquet(id=[1, 2], value=given), schema)
+    assert list(changes(tmp_path, "1.parquet", parquet(id=[1], value=given[:1]), schema)) == [1]
+
+
+def test_floating_point_is_rounded_as_it_always_is(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("rate", pa.float32())])
+    found = changes(tmp_path, "1.parquet", parquet(id=[1, 2], rate=[0.1, float("nan")]), schema)
+    assert found[1] == [pytest.approx(0.1)] and found[2][0] != found[2][0]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("1.csv", b"id,id,risk\n1,2,low\n"),
+        ("1.csv", b"id,risk,risk\n1,low,high\n"),
+        ("1.csv", b"id,_deleted,_deleted\n1,true,false\n"),
+    ],
+)
+def test_a_column_that_comes_twice_is_a_bad_change(tmp_path: Path, name: str, data: bytes) -> None:
+    with pytest.raises(InvalidInput, match=r"table\.bad_change.*twice"):
+        changes(tmp_path, name, data)
+
+
+def test_a_field_that_comes_twice_in_json_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"feed\.bad_file|table\.bad_change"):
+        changes(tmp_path, "1.json", b'{"id": 1, "id": 2, "risk": "low"}')
+
+
+def test_other_columns_may_come_twice(tmp_path: Path) -> None:
+    assert changes(tmp_path, "1.csv", b"id,x,x\n1,2,3\n") == {1: [None]}
 
 
 def test_text_that_is_not_utf8_is_a_bad_change(tmp_path: Path) -> None:

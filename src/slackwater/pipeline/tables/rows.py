@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ...errors import InvalidInput, Unsupported
 from ...incremental.rocks import Change
+from .casts import can_compare, cast_exactly
 
 # In a change: true when the row with this key is to go.
 DELETED = "_deleted"
@@ -60,15 +61,19 @@ class RowCodec:
         encode = msgspec.msgpack.Encoder().encode
         for batch in batches:
             names = batch.schema.names
+            if twice := [name for name in (*self.schema.names, DELETED) if names.count(name) > 1]:
+                raise self._bad_change(f"{where} has the column {twice[0]!r} twice")
             if missing := [name for name in self.key if name not in names]:
                 raise self._bad_change(f"{where} has no column {missing[0]!r}")
             # What is true of a text or a number, "false" and NaN among them, would delete rows that nobody meant.
             if DELETED in names and (kind := batch.schema.field(DELETED).type) not in (pa.bool_(), pa.null()):
                 raise self._bad_change(f"{where} has {DELETED} as {kind}, not as boolean")
             try:
-                keys = _encode_keys([self._lower(batch.column(name), self.schema.field(name)) for name in self.key])
+                keys = _encode_keys([self._lower_all(batch.column(name), self.schema.field(name)) for name in self.key])
                 columns = [
-                    self._lower(batch.column(name), self.schema.field(name)) if name in names else [None] * len(keys)
+                    self._lower_all(batch.column(name), self.schema.field(name))
+                    if name in names
+                    else [None] * len(keys)
                     for name in self.values
                 ]
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, UnicodeDecodeError) as error:
@@ -83,11 +88,7 @@ class RowCodec:
 
     def can_match(self, name: str, kind: pa.DataType) -> bool:
         """Tell whether a value of a type can be one of a column of the key."""
-        try:
-            self._lower(pa.nulls(1, kind), self.schema.field(name))
-        except pa.ArrowException:
-            return False
-        return True
+        return can_compare(kind, self.schema.field(name).type)
 
     def decode_values(self, values: Sequence[bytes | None]) -> list[Any]:
         """Decode the columns beside the key; nulls where there is no row."""
@@ -126,14 +127,21 @@ class RowCodec:
         )
 
     def _lower(self, column: Any, field: pa.Field) -> list[Any]:
-        """Bring a column to the table's type, and that to what is stored."""
-        typed = column if column.type == field.type else pc.cast(column, field.type)
-        stored = self._stored_type(field)
+        """Bring a column to the table's type, and that to what is stored; None where the type has no such value."""
+        typed, stored = cast_exactly(column, field.type), self._stored_type(field)
         plain: list[Any] = (typed if stored == field.type else pc.cast(typed, stored)).to_pylist()
         return plain
 
+    def _lower_all(self, column: Any, field: pa.Field) -> list[Any]:
+        """Do the same, and refuse a value that the type does not have."""
+        plain = self._lower(column, field)
+        if plain.count(None) > column.null_count:
+            lost = next(value for value, kept in zip(column, plain, strict=True) if value.is_valid and kept is None)
+            raise pa.ArrowInvalid(f"{lost} is no {field.type} for {field.name!r}")
+        return plain
+
     def _lower_fitting(self, column: Any, field: pa.Field) -> list[Any]:
-        """Do the same; None where a value does not fit, which is found by halves: there are few, or none."""
+        """Do the same; None also where Arrow raises, which is found by halves: there are few, or none."""
         try:
             return self._lower(column, field)
         except (pa.ArrowInvalid, UnicodeDecodeError):

@@ -106,8 +106,9 @@ class Table:
             (given,) = to_arrow_schema(StructType([frame.schema[column]]), timezone="UTC").types
             if not self.codec.can_match(name, given):
                 raise InvalidInput(
-                    f"the stream's column {column!r} is {frame.schema[column].dataType.simpleString()}, which never "
-                    f"matches the key {name!r} of the table {self.name!r}: {self.types[name].dataType.simpleString()}",
+                    f"the stream's column {column!r} is {frame.schema[column].dataType.simpleString()}, and the key "
+                    f"{name!r} of the table {self.name!r} {self.types[name].dataType.simpleString()}: which values are "
+                    "equal cannot be told",
                     code="table.bad_join",
                     hint="cast it in the stream first: withColumn",
                 )
