@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Unavailable
-from slackwater.store import open_store
+from slackwater.store import disk, open_store
 from slackwater.store.disk import Disk
 from slackwater.store.verbs import HIDDEN, KeepsUnfinished
 
@@ -304,6 +304,29 @@ def test_what_a_killed_writer_leaves_is_invisible_and_in_nobodys_way(verb: str, 
 def test_a_leftover_of_obstore_is_invisible_too(tmp_path: Path) -> None:
     (tmp_path / "part.parquet#1").write_bytes(b"half")
     assert open_store(str(tmp_path)).list("") == []
+
+
+@pytest.mark.parametrize("links", [1, 2], ids=["as on btrfs", "as on some network file systems"])
+def test_folders_are_told_from_objects_where_the_file_system_does_not_count_their_links(
+    links: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Uncounted:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def fstat(self, descriptor: int) -> os.stat_result:
+            found = os.fstat(descriptor)
+            return os.stat_result((*found[:3], links if stat.S_ISDIR(found.st_mode) else found.st_nlink, *found[4:]))
+
+    (tmp_path / "folder" / "inner").mkdir(parents=True)
+    for name in ("object", "folder/object", "folder/inner/.a.0123456789abcdef.tmp"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    monkeypatch.setattr(disk, "os", Uncounted())
+    store = open_store(str(tmp_path))
+    assert store.list_names("") == ["link", "object"] and store.list_names("", after="link") == ["object"]
+    assert isinstance(store, KeepsUnfinished)
+    assert store.list_unfinished("") == ["folder/inner/.a.0123456789abcdef.tmp"]
 
 
 def test_a_failed_sync_of_the_folder_leaves_the_outcome_open_and_no_temporary_file(

@@ -89,18 +89,14 @@ class Disk:
         return list(_walk(folder, prefix, after))
 
     def list_names(self, prefix: str, after: str | None) -> Sequence[str]:
-        """Name all that is right below a folder and no folder itself, if possible without a look at any of it."""
+        """Name all that is right below a folder and no folder itself; most file systems tell both in one listing."""
         try:
             folder = self._open_folder(_parts(prefix))
         except (FileNotFoundError, NotADirectoryError):
             return []
-        with _closing(folder):
-            names = os.listdir(folder)
-            if after is not None:
-                names = [name for name in names if name > after]
-            if not _is_flat(folder):
-                names = [name for name in names if not _is_folder(name, folder)]
-            return _visible(names)
+        with _closing(folder), os.scandir(folder) as entries:
+            wanted = entries if after is None else (entry for entry in entries if entry.name > after)
+            return _visible([entry.name for entry in wanted if not entry.is_dir(follow_symlinks=False)])
 
     def list_folders(self, prefix: str) -> Sequence[str]:
         try:
@@ -250,17 +246,6 @@ def _visible(names: list[str]) -> list[str]:
     return [name for name in names if not ((name[0] == "." or "#" in name) and HIDDEN.fullmatch(name))]
 
 
-def _is_flat(folder: int) -> bool:
-    """Tell that no folder is in it. Its links are its own two and one for each, where the file system counts them."""
-    return os.fstat(folder).st_nlink == 2
-
-
-def _is_folder(name: str, parent: int) -> bool:
-    with suppress(FileNotFoundError):
-        return stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
-    return False
-
-
 def _parts(key: str) -> tuple[str, ...]:
     return tuple(part for part in key.split("/") if part)
 
@@ -349,13 +334,11 @@ def _walk(folder: int, prefix: str, after: str | None) -> Iterator[tuple[str, in
 def _walk_unfinished(folder: int, prefix: str) -> Iterator[str]:
     """Walk everything below the folder and close it, without a look at whole files."""
     with _closing(folder):
-        names = os.listdir(folder)
-        for name in [name for name in names if name[0] == "."]:
-            if UNFINISHED.fullmatch(name) and not _is_folder(name, folder):
+        with os.scandir(folder) as entries:
+            is_folder = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        for name, inside in is_folder.items():
+            if not inside and name[0] == "." and UNFINISHED.fullmatch(name):
                 yield prefix + name
-        if _is_flat(folder):
-            return
-        for name in _visible(names):
-            if _is_folder(name, folder):
-                with suppress(FileNotFoundError):
-                    yield from _walk_unfinished(os.open(name, _FOLDER, dir_fd=folder), f"{prefix}{name}/")
+        for name in _visible([name for name, inside in is_folder.items() if inside]):
+            with suppress(FileNotFoundError):
+                yield from _walk_unfinished(os.open(name, _FOLDER, dir_fd=folder), f"{prefix}{name}/")
