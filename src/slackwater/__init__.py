@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
     from .pipeline.sources.inbox import inbox
-    from .pipeline.tables.feeds import Feed, FileFeed
+    from .pipeline.tables.feeds import Feed
+    from .pipeline.tables.file_feed import FileFeed
     from .pipeline.tables.stream_feed import StreamFeed
     from .pipeline.tables.table import table
     from .pipeline.writer import writeStream
@@ -64,7 +65,7 @@ _LAZY = {
     "CheckpointConfig": ".incremental.config",
     "DeltaSink": ".pipeline.sinks.delta",
     "Feed": ".pipeline.tables.feeds",
-    "FileFeed": ".pipeline.tables.feeds",
+    "FileFeed": ".pipeline.tables.file_feed",
     "FileSink": ".pipeline.sinks.files",
     "FunctionSink": ".pipeline.sinks.function",
     "Settings": ".settings",

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from slackwater.errors import InvalidInput, NotFound
-from slackwater.pipeline.tables.feeds import FileFeed
+from slackwater.pipeline.tables.file_feed import FileFeed
 from slackwater.pipeline.tables.rows import RowCodec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("risk", pa.string())])

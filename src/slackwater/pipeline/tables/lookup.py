@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pyarrow as pa
 
 from ...errors import Unavailable
 from ...incremental.keyed import KeyedState
+from .rooms import await_version, newest
 from .rows import RowCodec
 
 # Spark names the micro-batch to every task of it.
@@ -19,29 +18,6 @@ _MICRO_BATCH = "streaming.sql.batchId"
 _open: dict[str, KeyedState] = {}
 # A worker process outlives micro-batches; the last versions that it has read stay open.
 _MOST_OPEN = 4
-_POLL_S = 0.005
-# The first version may be a whole table.
-_PATIENCE_S = 600
-
-
-def open_room(room: Path, folder: Path) -> None:
-    """Let a room, whose path is in the plan, lead to a folder of this run.
-
-    Rooms of runs that were killed lead nowhere once their working directories are removed: then they go, too.
-    """
-    folder.mkdir(parents=True)
-    for other in room.parent.glob("table-*"):
-        if other.is_symlink() and not other.exists():
-            with suppress(OSError):  # somebody else's, or gone by now
-                other.unlink()
-    room.symlink_to(folder)
-
-
-def publish(room: Path, micro_batch: int, version: Path | None) -> None:
-    """Say which version a micro-batch reads, for the tasks of it that wait for this; None: there is none."""
-    made = room / f".{micro_batch}"
-    made.write_text(str(version or ""))
-    made.rename(room / str(micro_batch))
 
 
 def version_of_task(room: str, table: str) -> KeyedState:
@@ -50,7 +26,7 @@ def version_of_task(room: str, table: str) -> KeyedState:
 
     context = TaskContext.get()
     number = context.getLocalProperty(_MICRO_BATCH) if context is not None else None
-    version = _await(Path(room), number) if number else _newest(Path(room))
+    version = await_version(Path(room), number) if number else newest(Path(room))
     if not version:
         raise Unavailable(
             f"the table {table!r} has no version for {f'micro-batch {number}' if number else 'this'}",
@@ -63,21 +39,6 @@ def version_of_task(room: str, table: str) -> KeyedState:
             _open.pop(next(iter(_open))).close()
         _open[version] = KeyedState(Path(version), read_only=True)
     return _open[version]
-
-
-def _await(room: Path, number: str) -> str:
-    """Wait for the driver to say which version it is: Spark may begin a moment before that."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while room.is_dir() and time.monotonic() < deadline:
-        with suppress(FileNotFoundError):
-            return (room / number).read_text()
-        time.sleep(_POLL_S)
-    return ""
-
-
-def _newest(room: Path) -> str:
-    numbers = [path for path in room.glob("[0-9]*")]
-    return max(numbers, key=lambda path: int(path.name)).read_text() if numbers else ""
 
 
 def make_lookup(room: str, codec: RowCodec, on: Sequence[str], how: str) -> Callable[[Iterator[Any]], Iterator[Any]]:

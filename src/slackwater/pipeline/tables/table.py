@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from ...errors import Conflict, InvalidInput
 from ...incremental.vnodes import VNODE_COUNT
 from ..workdir import working_root
 from .feeds import Feed
 from .lookup import make_lookup, plan_name, version_of_task
+from .rooms import close_room
 from .rows import RowCodec
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Table:
             raise self._in_use()
 
     def give_back(self) -> None:
-        self.room.unlink(missing_ok=True)
+        close_room(self.room)
         self._taken.release()
 
     def refuse_taken(self) -> None:
@@ -119,7 +120,9 @@ class Table:
                 hint="rename it in the stream first: withColumnRenamed",
             )
         added = [field for field in self.types.fields if field.name in self.codec.values]
-        schema = StructType([*frame.schema.fields, *(type(f)(f.name, f.dataType, True) for f in added)])
+        schema = StructType(
+            [*frame.schema.fields, *(StructField(field.name, field.dataType, nullable=True) for field in added)]
+        )
         return frame.mapInArrow(make_lookup(str(self.room), self.codec, columns, how), schema)
 
     def dataframe(self, spark: SparkSession) -> DataFrame:

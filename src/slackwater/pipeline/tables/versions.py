@@ -22,7 +22,7 @@ from ...incremental.cut import capture_keyed, check_keyed, folder_of
 from ...incremental.keyed import KeyedState
 from ...incremental.vnodes import VNODE_COUNT
 from ..workdir import WorkingDirectory
-from .lookup import open_room, publish
+from .rooms import open_room, publish, withdraw
 from .table import Table
 
 logger = logging.getLogger("slackwater")
@@ -45,8 +45,8 @@ class Tables:
         self._states: dict[str, KeyedState] = {}
         self._current: dict[str, Path] = {}
         # The versions that each micro-batch reads, until its attempt is settled; and each attempt, in their order.
-        self._read: dict[int, dict[str, Path]] = {}
-        self._of: dict[str, dict[str, Path]] = {}
+        self._by_micro_batch: dict[int, dict[str, Path]] = {}
+        self._by_attempt: dict[str, dict[str, Path]] = {}
         self._made = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -74,13 +74,13 @@ class Tables:
     def begin(self, attempt: str, micro_batch: int) -> None:
         """Note that an attempt has this micro-batch, and so the version that it reads."""
         if self._tables:
-            versions = self._prepare(micro_batch, anew=attempt not in self._of)
+            versions = self._prepare(micro_batch, anew=attempt not in self._by_attempt)
             with self._lock:  # for another thread may be settling an older one
-                self._of.setdefault(attempt, versions)
+                self._by_attempt.setdefault(attempt, versions)
 
     def add(self, cut: Cut, attempt: str, held: Collection[str]) -> Cut:
         """Add to a cut the versions that its micro-batches have read."""
-        versions = self._of.get(attempt, {})
+        versions = self._by_attempt.get(attempt, {})
         if not versions:
             return cut
         operators, files, positions = [*cut.operators], [*cut.files], dict[str, SourcePosition]()
@@ -97,14 +97,15 @@ class Tables:
         """Remove what nothing reads any more: of this attempt and before, but for what others share."""
         with self._lock:
             gone: set[Path] = set()
-            for older in list(self._of):
-                gone |= set(self._of.pop(older).values())
+            for older in list(self._by_attempt):
+                gone |= set(self._by_attempt.pop(older).values())
                 if older == attempt:
                     break
-            for number in [number for number in self._read if number <= micro_batch]:
-                gone |= set(self._read.pop(number).values())
-                self._forget(number)
-            for versions in (self._current, *self._of.values(), *self._read.values()):
+            for number in [number for number in self._by_micro_batch if number <= micro_batch]:
+                gone |= set(self._by_micro_batch.pop(number).values())
+                for table in self._tables.values():
+                    withdraw(table.room, number)
+            for versions in (self._current, *self._by_attempt.values(), *self._by_micro_batch.values()):
                 gone -= set(versions.values())
         for version in gone:
             shutil.rmtree(version, ignore_errors=True)
@@ -141,18 +142,14 @@ class Tables:
         with self._lock:
             if self.error is not None:
                 raise self.error
-            if micro_batch not in self._read:
+            if micro_batch not in self._by_micro_batch:
                 for name in self._tables:
                     if anew or name not in self._current:
                         self._advance(name)
-                self._read[micro_batch] = dict(self._current)
+                self._by_micro_batch[micro_batch] = dict(self._current)
                 for name, version in self._current.items():
                     publish(self._tables[name].room, micro_batch, version)
-            return self._read[micro_batch]
-
-    def _forget(self, micro_batch: int) -> None:
-        for table in self._tables.values():
-            (table.room / str(micro_batch)).unlink(missing_ok=True)
+            return self._by_micro_batch[micro_batch]
 
     def _open(self, name: str, table: Table, folder: Path) -> None:
         if folder.exists():
