@@ -191,7 +191,7 @@ def test_columns_that_the_table_does_not_have_may_hold_anything(tmp_path: Path) 
     assert changes(tmp_path, "1.json", b'{"id": 1, "x": {"y": [1]}}\n{"id": 2, "x": 5}\n') == {1: [None], 2: [None]}
 
 
-def test_one_listing_serves_for_all_that_it_has_found(tmp_path: Path) -> None:
+def test_a_listing_serves_for_all_that_it_has_found(tmp_path: Path) -> None:
     for number in range(30):
         (tmp_path / f"{number:04d}.json").write_text(f'{{"id": {number}}}')
     feed, position = FileFeed(tmp_path), dict[str, str]()
@@ -199,7 +199,28 @@ def test_one_listing_serves_for_all_that_it_has_found(tmp_path: Path) -> None:
     while found := feed.read(position, SCHEMA):
         read.append((position := found.position)["file"])
     assert read == [f"{number:04d}.json" for number in range(30)]
-    assert feed._open().requests.lists == 2, "one has found them all, the other nothing more"
+    assert feed._open().requests.lists == 3, "one has found them all, one has missed none, and one has nothing more"
+
+
+def test_no_file_is_passed_over_that_comes_while_the_folder_is_listed(tmp_path: Path) -> None:
+    """The listing of a large folder takes several calls: of two files that come meanwhile it may have the second."""
+
+    def listed(prefix: str, *, after: str | None = None) -> list[str]:
+        found = list_names(prefix, after=after)
+        if (tmp_path / "3.json").exists():
+            return found
+        for name in ("1.json", "2.json", "3.json"):
+            (tmp_path / name).write_text('{"id": 1}')
+        return [*found, "3.json"]
+
+    (tmp_path / "0.json").write_text('{"id": 0}')
+    feed = FileFeed(tmp_path)
+    store = feed._open()
+    list_names, store.list_names = store.list_names, listed  # type: ignore[method-assign]
+    read, position = list[str](), dict[str, str]()
+    while found := feed.read(position, SCHEMA):
+        read.append((position := found.position)["file"])
+    assert read == ["0.json", "1.json", "2.json", "3.json"]
 
 
 def test_a_feed_is_read_again_from_wherever_it_is_asked_to(tmp_path: Path) -> None:

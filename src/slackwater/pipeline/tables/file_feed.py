@@ -45,9 +45,9 @@ class FileFeed(Feed):
     def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
         """Read the first file after the position."""
         store, last = self._open(), position.get("file", "")
-        # One listing serves until all that it has found is read, or the feed is read again from elsewhere.
+        # What was found serves until all of it is read, or the feed is read again from elsewhere.
         if last != self._last or not self._names:
-            self._last, self._names = last, deque(filter(_is_meant, store.list_names("", after=last or None)))
+            self._last, self._names = last, deque(_list_whole(store, last))
         if not self._names:
             return None
         name = self._names[0]
@@ -66,6 +66,16 @@ class FileFeed(Feed):
                 hint="make it, mount it, or name the right one, and start again",
             )
         return self._store
+
+
+def _list_whole(store: Store, last: str) -> list[str]:
+    """List the files after the last one that was read, none left out before the newest that is listed.
+
+    The listing of a large folder takes several calls, and of two files that come meanwhile it may have the second
+    alone. But the first one was there by then, and is in the next listing.
+    """
+    found = list(filter(_is_meant, store.list_names("", after=last or None)))
+    return found and [name for name in filter(_is_meant, store.list_names("", after=last or None)) if name <= found[-1]]
 
 
 def _is_meant(name: str) -> bool:
