@@ -420,6 +420,33 @@ def test_a_stream_with_state_cannot_feed_a_table(risks: Risks, spark: SparkSessi
     assert caught.value.code == "feed.stateful"
 
 
+def test_a_query_can_be_stopped_while_its_feed_waits_for_changes(risks: Risks) -> None:
+    class Waiting(sw.FileFeed):
+        reading, stopped = threading.Event(), threading.Event()
+
+        def read(self, position: Any, schema: Any) -> Any:
+            self.reading.set()
+            self.stopped.wait(120)
+            raise OSError("the connection was closed")
+
+        def stop(self) -> None:
+            self.stopped.set()
+
+    feed = Waiting(risks.feed)
+    risks.made = risks.table(feed=feed)
+    risks.trickle.drop([1])
+    query = risks.start()
+    assert feed.reading.wait(60)
+    eventually(lambda: len(query._coordinator._epochs) > 0)  # Spark waits for the version, too
+    stopping = threading.Thread(target=query.stop, daemon=True)
+    stopping.start()
+    stopping.join(30)
+    ended = not stopping.is_alive()
+    feed.stopped.set()
+    stopping.join(60)
+    assert ended and query.exception() is None
+
+
 def test_a_feed_that_fails_to_stop_is_told_and_the_query_ends_all_the_same(risks: Risks) -> None:
     class Stubborn(sw.FileFeed):
         stubborn = True

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ class Waiting(sw.Feed):
     kind = "waiting"
 
     def __init__(self) -> None:
-        self.reading, self.stopped = threading.Event(), threading.Event()
+        self.reading, self.stopped, self.stops = threading.Event(), threading.Event(), 0
 
     def read(self, position: Mapping[str, str], schema: Any) -> Any:
         self.reading.set()
@@ -184,6 +185,7 @@ class Waiting(sw.Feed):
         raise OSError("the connection was closed")
 
     def stop(self) -> None:
+        self.stops += 1
         self.stopped.set()
 
 
@@ -196,6 +198,46 @@ def test_the_end_of_a_run_ends_a_feed_that_waits_and_is_no_failure(tmp_path: Pat
     assert feed.reading.wait(30)
     tables.close()
     assert tables.error is None
+
+
+def test_who_waits_for_a_feed_that_waits_is_let_go_when_the_run_is_stopped(tmp_path: Path) -> None:
+    work, feed = WorkingDirectory(tmp_path / "run"), Waiting()
+    (work.checkpoint / "offsets").mkdir(parents=True)
+    made = sw.table("risks", key="id", schema=SCHEMA, feed=feed)
+    tables = Tables({"risks": made}, work)
+    tables.start(lambda: False)
+    (work.checkpoint / "offsets" / "0").touch()
+    assert feed.reading.wait(30)
+    told: Future[None] = Future()
+
+    def begin() -> None:
+        try:
+            tables.begin("first", 0)
+            told.set_result(None)
+        except BaseException as error:
+            told.set_exception(error)
+
+    threading.Thread(target=begin, daemon=True).start()
+    tables.stop()
+    error = told.exception(30)
+    assert isinstance(error, sw.SlackwaterError) and error.code == "pipeline.stopping"
+    tables.close()
+    assert tables.error is None
+    # Another run may have the table, and so its feed, by now.
+    tables.stop()
+    assert feed.stops == 1
+
+
+def test_a_feed_that_fails_to_stop_is_told_when_all_is_let_go(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("the connection is gone")
+
+    monkeypatch.setattr(scene.table.feed, "stop", fail)
+    scene.tables.stop()
+    with pytest.raises(OSError, match="connection is gone"):
+        scene.tables.close()
+    monkeypatch.undo()
+    scene.tables = Tables({"risks": scene.table}, WorkingDirectory(scene.folder / "next"))
 
 
 def test_rooms_of_runs_that_were_killed_are_swept_with_their_working_directories(

@@ -258,6 +258,7 @@ class Coordinator:
         with self._changed:
             self.failure = self.failure or error
             self._changed.notify_all()
+        self.tables.stop()
         with suppress(Exception):  # A JVM that is gone has stopped, too.
             if query.isActive:
                 query.stop()
@@ -288,12 +289,13 @@ class Coordinator:
             return self._epochs.is_open
 
     def stop(self) -> None:
-        """Let no further micro-batch begin; wake one that waits, and close the open epoch."""
+        """Let no further micro-batch begin; wake one that waits, for a feed too, and close the open epoch."""
         with self._changed:
             # Once it has ended, however it did, there is nothing to stop.
             self.stopping = self.stopping or not self.ended.is_set()
             self._epochs.close_through()
             self._changed.notify_all()
+        self.tables.stop()
 
     def wait_settled(self) -> None:
         """Wait until every micro-batch that is staged by now is settled, or the run has ended."""

@@ -16,12 +16,13 @@ from pathlib import Path
 import msgspec
 
 from ...artifacts import Cut, CutFile
-from ...errors import Unsupported
+from ...errors import SlackwaterError, Unsupported
 from ...formats.manifest import SourcePosition
 from ...incremental.cut import capture_keyed, check_keyed, folder_of
 from ...incremental.keyed import KeyedState
 from ...incremental.vnodes import VNODE_COUNT
 from ..workdir import WorkingDirectory
+from .feeds import Feed
 from .rooms import open_room, publish, withdraw
 from .table import Table
 
@@ -41,7 +42,9 @@ class Tables:
 
     def __init__(self, tables: Mapping[str, Table], work: WorkingDirectory) -> None:
         self._tables, self._versions, self._offsets = tables, work.folder / "tables", work.checkpoint / "offsets"
+        # What is to be given back and to be stopped at the end, once: another run may have it right after that.
         self._taken: list[Table] = []
+        self._fed: list[Feed] = []
         self._states: dict[str, KeyedState] = {}
         self._current: dict[str, Path] = {}
         # The versions that each micro-batch reads, until its attempt is settled; and each attempt, in their order.
@@ -50,6 +53,8 @@ class Tables:
         self._made = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._stopping = threading.Lock()
+        self._unstopped: Exception | None = None
         self._watcher: threading.Thread | None = None
         self.error: BaseException | None = None
         try:
@@ -110,9 +115,23 @@ class Tables:
         for version in gone:
             shutil.rmtree(version, ignore_errors=True)
 
+    def stop(self) -> None:
+        """End the feeds; ``close`` tells of one that fails to. Whoever waits for a version is let go.
+
+        It comes before Spark is told to stop, which waits for its callback, which may wait for a feed.
+        """
+        self._ended.set()
+        with self._stopping:
+            while self._fed:
+                try:
+                    self._fed[-1].stop()
+                except Exception as error:
+                    self._unstopped = self._unstopped or error
+                self._fed.pop()
+
     def close(self) -> None:
         """End the feeds and let everything go, whichever of them fails to."""
-        self._ended.set()
+        self.stop()
         with ExitStack() as last:  # what is named first comes last
             while self._taken:
                 last.callback(self._taken.pop().give_back)
@@ -120,8 +139,8 @@ class Tables:
                 last.callback(state.close)
             if self._watcher is not None:
                 last.callback(self._watcher.join)
-            for name in self._states:  # before the thread that may be waiting for one
-                last.callback(self._tables[name].feed.stop)
+        if self._unstopped is not None:
+            raise self._unstopped
 
     def _watch(self, micro_batch: int, is_open: Callable[[], bool]) -> None:
         while not self._ended.wait(_POLL_S):
@@ -143,6 +162,8 @@ class Tables:
             if self.error is not None:
                 raise self.error
             if micro_batch not in self._by_micro_batch:
+                if self._ended.is_set():
+                    raise SlackwaterError("the pipeline is stopping", code="pipeline.stopping")
                 for name in self._tables:
                     if anew or name not in self._current:
                         self._advance(name)
@@ -165,6 +186,7 @@ class Tables:
             )
         if known is None:
             state.write([], offsets={_SHAPE: shape})
+        self._fed.append(table.feed)
         table.feed.start(folder / _FEED)
 
     def _advance(self, name: str) -> None:
