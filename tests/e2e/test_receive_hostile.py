@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Unavailable
-from slackwater.incremental import rocks
 from slackwater.incremental.inbox import Inbox
 from slackwater.incremental.inbox_documents import replace_document
 from slackwater.incremental.rocks import Rocks
+from slackwater.incremental.rocks_errors import unusable
 from slackwater.receive.http import HttpReceiver
 from slackwater.receive.http_connections import Seldom, limit_connections
 from tests.crash.receivers import NDJSON, Receiver, get, post
@@ -188,7 +188,7 @@ def test_only_a_full_disk_is_answered_507_whatever_the_folder_is_called(tmp_path
     inbox = Inbox(tmp_path / "No space left")
 
     def answer(why: str) -> int:
-        error = rocks._unusable(inbox.folder, why)
+        error = unusable(inbox.folder, why)
         return HttpReceiver(inbox)._refuse(error).status_code
 
     try:
