@@ -39,6 +39,10 @@ _PARQUET_AS_ALL_READ_IT = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 
+# Hadoop's usual file system keeps a checksum beside each file, which nobody reads here, and starts a chmod for each of
+# both, which costs more than the write. Only for this write: others share what is cached.
+_ON_A_DISK = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
+
 
 class Staging:
     """The attempts that one sink of one pipeline has staged in a target: data below ``data``, tickets at home."""
@@ -118,8 +122,8 @@ class Staging:
         with self._target.scratch(frame.sparkSession) as scratch:
             scratch.make(folder.rsplit("/", 2)[0])
             with _session_settings(frame.sparkSession, _PARQUET_AS_ALL_READ_IT):
-                writer = frame.write.mode("error").option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-                writer.parquet(scratch.for_spark(folder))
+                options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false", **_ON_A_DISK}
+                frame.write.mode("error").options(**options).parquet(scratch.for_spark(folder))
             listed = scratch.store.list(folder)
             parts = [entry for entry in listed if _is_data(entry.key)]
             rows = in_parallel([lambda entry=entry: count_rows(scratch.store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ def version_of_task(room: str, table: str) -> KeyedState:
             "its feed; on a cluster, let SLACKWATER_WORK name a folder that driver and executors share",
         )
     if version not in _open:
+        if not _open:
+            # Spark's worker collects garbage after each task. What is imported by now stays, and need not be looked
+            # through each time, which takes as long as some thousand lookups.
+            gc.freeze()
         while len(_open) >= _MOST_OPEN:
             _open.pop(next(iter(_open))).close()
         _open[version] = KeyedState(Path(version), read_only=True)
