@@ -445,15 +445,16 @@ ELSEWHERE = {
     "formats/plans.py:plan_forget",
     "formats/plans.py:plan_forget_one",
     "formats/plans.py:plan_retire_forgotten",
+    "formats/positions.py:text_position",
     "formats/query.py:_digest",
     "formats/query.py:_stand_in",
     "formats/query.py:_join",
     "formats/sealed.py:__init__",
     "formats/states.py:_apply_unlabel",
     "formats/states.py:_does_not_follow",
+    "log.py:_is_record",
     "log.py:trim",
     "log.py:unless_retired",
-    "retention.py:_finished",
     "rewind.py:get_newest_verified",
 }
 

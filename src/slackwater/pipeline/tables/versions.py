@@ -18,6 +18,7 @@ import msgspec
 from ...artifacts import Cut, CutFile
 from ...errors import SlackwaterError, Unsupported
 from ...formats.manifest import SourcePosition
+from ...formats.positions import text_position
 from ...incremental.cut import capture_keyed, check_keyed, folder_of
 from ...incremental.keyed import KeyedState
 from ...incremental.vnodes import VNODE_COUNT
@@ -209,10 +210,7 @@ class Tables:
 
     def _position(self, name: str, version: Path) -> SourcePosition:
         offsets = check_keyed(version, VNODE_COUNT).offsets.get(_FEED, {})
-        kind = self._tables[name].feed.kind
-        return SourcePosition(
-            source_type=kind, offsets=offsets, verbatim=json.dumps(offsets, sort_keys=True), metadata={}
-        )
+        return text_position(self._tables[name].feed.kind, offsets)
 
 
 def _cut_feed(folder: Path, path: str) -> list[CutFile]:
