@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "slackwater"
 
 # A part may import those of the rows above its own, and what lies inside itself.
 ORDER = [
-    {"errors"},
+    {"addresses", "errors"},
     {"extras", "failpoints", "settings", "world"},
     {"formats"},
     {"store"},

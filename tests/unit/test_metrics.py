@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import slackwater as sw
 from slackwater.checkpointer import Report
-from slackwater.pipeline.metrics import Endpoint, parse_address, serve
+from slackwater.pipeline.metrics import Endpoint, parse_metrics, serve
 from slackwater.pipeline.progress import Progress
 from slackwater.store import Requests
 from slackwater.world import RealWorld
@@ -114,10 +114,10 @@ def test_an_address_that_cannot_be_had_is_a_typed_error():
 @pytest.mark.parametrize("given", ["", "localhost", ":9109", "127.0.0.1:", "127.0.0.1:65536", "a:-1", True, "²"])
 def test_what_is_no_address_is_refused(given):
     with pytest.raises(sw.InvalidInput, match=r"\[metrics.bad_address\]"):
-        parse_address(given)
+        parse_metrics(given)
 
 
 def test_a_port_alone_is_one_of_the_loopback_interface():
-    assert parse_address(9109) == parse_address("9109") == ("127.0.0.1", 9109)
-    assert parse_address("[::1]:9109") == ("::1", 9109)
-    assert parse_address("0.0.0.0:9109") == ("0.0.0.0", 9109)
+    assert parse_metrics(9109) == parse_metrics("9109") == ("127.0.0.1", 9109)
+    assert parse_metrics("[::1]:9109") == ("::1", 9109)
+    assert parse_metrics("0.0.0.0:9109") == ("0.0.0.0", 9109)

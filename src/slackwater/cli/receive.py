@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..addresses import format_address
 from ..extras import needed_for
 from .entry import INTERRUPTED
 from .options import json_option
@@ -165,7 +166,7 @@ def http(
             max_messages=max_messages,
             timeout_s=timeout_s,
         )
-        at = f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        at = f"http://{format_address(host, listening.getsockname()[1])}"
         number = receiver.serve(
             inbox, listening, told, token=token, ready=lambda: note(f"receiving at {at} into {folder}")
         )

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from ..addresses import format_address, parse_address
 from ..errors import Conflict, InvalidInput
 from ..extras import needed_for
 from .progress import BUCKETS_S, Progress, by_verb
@@ -13,7 +14,6 @@ from .progress import BUCKETS_S, Progress, by_verb
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-_LOOPBACK = "127.0.0.1"
 _servers: dict[tuple[str, int], _Server] = {}
 _lock = threading.Lock()
 
@@ -37,26 +37,21 @@ class Endpoint:
                 self._server.close()
 
 
-def parse_address(given: str | int) -> tuple[str, int]:
+def parse_metrics(given: str | int) -> tuple[str, int]:
     """Parse ``9109``, ``127.0.0.1:9109`` or ``[::1]:9109``; a port alone is one of the loopback interface."""
-    host, colon, port = str(given).rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if colon else _LOOPBACK
-    if not host or isinstance(given, bool) or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    found = None if isinstance(given, bool) else parse_address(str(given))
+    if found is None:
         raise InvalidInput(
             f"{str(given)[:100]!r} is no address to serve metrics at",
             code="metrics.bad_address",
             hint='.option("metrics", "127.0.0.1:9109"), or a port alone; 0 takes any that is free',
         )
-    return host, int(port)
-
-
-def format_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return found
 
 
 def serve(given: str | int, pipeline: str) -> Endpoint:
     """Open an address for a pipeline, which may take its time to show anything there."""
-    host, port = parse_address(given)
+    host, port = parse_metrics(given)
     with _lock:
         server = _servers.get((host, port)) or _Server(host, port)
         if pipeline in server.pipelines:

@@ -12,7 +12,7 @@ import msgspec
 from ..errors import InvalidInput
 from ..formats.layout import format_name
 from ..settings import Settings
-from .metrics import parse_address
+from .metrics import parse_metrics
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ def parse_options(given: Mapping[str, Any]) -> Options:
     for name in options.drop_sink:
         format_name(name)
     if options.metrics is not None:
-        parse_address(options.metrics)
+        parse_metrics(options.metrics)
     of_client = {key.removeprefix("store."): value for key, value in given.items() if key.startswith("store.")}
     return msgspec.structs.replace(options, settings=settings, store_options=of_client)
 

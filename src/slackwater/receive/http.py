@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import re
 import socket
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ..addresses import format_address, is_loopback, parse_address
 from ..errors import Conflict, InvalidInput, SlackwaterError, Unavailable
 from ..incremental.inbox import Inbox
 from ..settings import KIB, MIB
@@ -217,20 +217,18 @@ def _unauthorized() -> Response:
 
 def parse_listen(text: str) -> tuple[str, int]:
     """Parse ``127.0.0.1:8080``, ``[::1]:8080``, or a port alone, which is one of the loopback interface."""
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]") if colon else "127.0.0.1"
-    if not host or not (port.isascii() and port.isdigit() and int(port) <= 65535):
+    if (found := parse_address(text)) is None:
         raise InvalidInput(
             f"{text[:100]!r} is no address to listen at",
             code="receive.bad_address",
             hint="--listen 127.0.0.1:8080, or a port alone; 0 takes any that is free",
         )
-    return host, int(port)
+    return found
 
 
 def open_socket(host: str, port: int, *, token: str | None) -> socket.socket:
     """Take an address. Beyond this machine only with a token: whoever reaches it could fill the disk."""
-    if not _is_loopback(host) and not token:
+    if not is_loopback(host) and not token:
         raise InvalidInput(
             f"{host} can be reached from other machines, and no token is set",
             code="receive.no_token",
@@ -241,18 +239,11 @@ def open_socket(host: str, port: int, *, token: str | None) -> socket.socket:
         taken = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         raise Conflict(
-            f"{host}:{port} cannot be listened at: {error.strerror}",
+            f"{format_address(host, port)} cannot be listened at: {error.strerror}",
             code="receive.address_taken",
             hint="--listen with another port; 0 takes any that is free",
         ) from None
     return taken
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def serve(

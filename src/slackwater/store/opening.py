@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from datetime import timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -14,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
+from ..addresses import is_loopback
 from ..errors import InvalidInput
 from ..settings import Settings, check_settings
 from .checked import Checked, CheckedDisk
@@ -172,7 +172,7 @@ def allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
         if "@" in endpoint:
             raise bad_option("its endpoint holds credentials", "pass them as options of their own")
         try:
-            local = _is_loopback(urlsplit(endpoint).hostname or "")
+            local = is_loopback(urlsplit(endpoint).hostname or "")
         except ValueError:
             raise bad_option("its endpoint is malformed", "write it as https://host:port") from None
         if endpoint.startswith("http:") and not local and "allow_http" not in given:
@@ -196,10 +196,3 @@ def _given(scheme: str, options: dict[str, str]) -> dict[str, str]:
     prefix = _PREFIXES[scheme]
     environment = {name.lower(): value for name, value in os.environ.items() if name.lower().startswith(prefix)}
     return {name.removeprefix(prefix): value for name, value in {**environment, **options}.items()}
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
