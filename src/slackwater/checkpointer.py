@@ -322,7 +322,7 @@ def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Sett
     absent = find_absent(document, sinks)
     statuses = dict.fromkeys(names, SinkStatus(status="Pending"))
     for name in names:
-        if name not in sinks:
+        if name not in sinks or (rollback is None and name in absent):
             statuses[name] = _GIVEN_UP
             continue
         try:
@@ -343,15 +343,13 @@ def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Sett
 
 
 def find_absent(document: Manifest, sinks: Mapping[str, CommittingSink]) -> set[str]:
-    """Name the manifest's sinks that the program lacks, or has at another place than a rollback's rows are."""
-    absent = document.sinks.keys() - sinks.keys()
-    if (rollback := document.rollback) is not None:
-        absent |= {
-            name
-            for name, output in document.sinks.items()
-            if name in sinks and output.can_undo and name not in rollback.keep
-            if (sinks[name].kind, sinks[name].address) != (output.kind, output.address)
-        }
+    """Name the manifest's sinks that the program lacks, or has at another place than the epoch's rows are."""
+    absent, rollback = document.sinks.keys() - sinks.keys(), document.rollback
+    for name, output in document.sinks.items():
+        # One that cannot undo, like a function, keeps no rows of its own: what it is called says nothing.
+        concerned = output.can_undo and (output.descriptors if rollback is None else name not in rollback.keep)
+        if name in sinks and concerned and (sinks[name].kind, sinks[name].address) != (output.kind, output.address):
+            absent.add(name)
     return absent
 
 

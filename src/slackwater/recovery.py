@@ -164,7 +164,8 @@ def _redrive(
             f"the sink {name!r} has {what} for epoch {state.epoch} at {output.address} ({output.kind}), and is {now} "
             "in the pipeline",
             code="sink.missing",
-            hint=f"start once with the sink as it was, or give this up on record with the option drop_sink=[{name!r}]",
+            hint="start once with the sink as it was; or once without it, and with the option "
+            f"drop_sink=[{name!r}], which gives this up on record",
         )
     settlement = drive_sinks(head, sinks)
     return None if settled else settlement

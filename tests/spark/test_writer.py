@@ -118,6 +118,7 @@ def test_every_output_mode_goes_to_a_function(trickle: Trickle, mode: str) -> No
         (lambda w: w.to("x", sw.FileSink), "sink.not_a_sink", "sw.FileSink(PATH)"),
         (lambda w: w.to("x", 7), "sink.not_a_sink", "function"),
         (lambda w: w.to("x", sink := sw.FileSink("/x")).to("y", sink), "sink.shared", "of its own"),
+        (lambda w: w.to("x", sw.FileSink("/x")).to("y", sw.FileSink("file:///x/")), "sink.same_target", "twice"),
         (lambda w: w.to("foreachBatch", print).foreachBatch(print), "sink.name_taken", ""),
         (lambda w: w.option("drop_sink", "files").start(), "option.bad_value", ""),
         (lambda w: w.option("fallback", "oldest").start(), "option.bad_value", ""),
@@ -157,6 +158,33 @@ def test_any_character_may_be_in_the_pipelines_name_and_in_the_path_of_its_worki
     query.awaitTermination()
     assert (trickle.out(), len(query.checkpoints())) == (list(range(3)), 1)
     assert [query.url] == [found.url for found in pipelines(str(trickle.folder / "store"))]
+
+
+def test_what_has_become_of_sinks_is_said_and_one_may_move_after_a_clean_end(
+    trickle: Trickle, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(ids: range, **sinks: sw.FileSink) -> str:
+        caplog.clear()
+        trickle.drop(ids)
+        writer = trickle.writer().trigger(availableNow=True)
+        for name, sink in sinks.items():
+            writer.to(name, sink)
+        writer.start().awaitTermination()
+        return "; ".join(record.getMessage() for record in caplog.records if record.levelname == "WARNING")
+
+    def at(name: str) -> sw.FileSink:
+        return sw.FileSink(trickle.folder / name)
+
+    assert run(range(3), a=at("a"), b=at("b")) == ""
+    assert run(range(3, 6), a=at("moved")) == (
+        f"since epoch 1, the sink 'a' has moved: what comes from now on goes to file://{trickle.folder}/moved; "
+        "since epoch 1, the sink 'b' has gone, and gets nothing of what comes from now on"
+    )
+    assert run(range(6, 9), a=at("moved"), b=at("b")) == (
+        "since epoch 2, the sink 'b' is new, and gets nothing of what came before"
+    )
+    assert (trickle.out("a"), trickle.out("moved")) == ([0, 1, 2], [3, 4, 5, 6, 7, 8])
+    assert trickle.out("b") == [0, 1, 2, 6, 7, 8]
 
 
 def test_a_sink_object_serves_its_pipeline_again_and_no_other(trickle: Trickle) -> None:

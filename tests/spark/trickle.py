@@ -61,11 +61,11 @@ class Trickle:
     def log(self) -> Log:
         return Log(open_store(str(self.folder / "store" / "ids")), RealWorld(), Settings())
 
-    def out(self) -> list[int]:
+    def out(self, name: str = "out") -> list[int]:
         """Read what is committed, sorted."""
-        if not (self.folder / "out").exists():
+        if not (self.folder / name).exists():
             return []
-        files = read_committed(self.folder / "out")
+        files = read_committed(self.folder / name)
         return sorted(row.id for row in self._spark.read.parquet(*files).collect()) if files else []
 
 

@@ -490,6 +490,32 @@ def test_one_bad_read_neither_stops_a_start_nor_rolls_back(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize("other", ["address", "kind"])
+def test_a_sink_may_move_when_its_output_is_committed_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    driver = Driver(tmp_path)
+    driver.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.sinks["totals"], "commit", lambda descriptors, epoch: 1 / 0)
+        with pytest.raises(Exception, match="did not commit epoch 2"):
+            driver.step()
+    elsewhere, sink_at = FolderSink(tmp_path / "elsewhere"), Driver.sink_at
+    if other == "kind":
+        elsewhere.kind, elsewhere.address = "bucket", sink_at(tmp_path).address
+    monkeypatch.setattr(Driver, "sink_at", lambda *args: elsewhere)
+    with pytest.raises(Conflict, match="output to commit for epoch 2") as caught:
+        Driver(tmp_path)
+    assert caught.value.code == "sink.missing" and elsewhere.address in caught.value.message
+    assert elsewhere.epoch() == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Driver, "sink_at", staticmethod(sink_at))
+        Driver(tmp_path).checkpointer.release()
+    moved = Driver(tmp_path)
+    moved.step()
+    assert elsewhere.rows() == rows(2) and sink_at(tmp_path).rows() == rows(0, 1)
+
+
+@pytest.mark.parametrize("other", ["address", "kind"])
 def test_a_rollback_is_not_driven_into_another_target_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -210,8 +211,21 @@ def _check_query(job: Job, ready: Prepared) -> None:
         return  # There is none, or its manifest is damaged: recovery says what is wrong with it.
     _refuse_changed(job, before, ready.query)
     refuse_dropped(ready.inboxes, before)
+    for what in _sink_changes(before, job.sinks):
+        logger.warning("since epoch %d, %s", before.epoch, what)
     if before.pipeline_hash not in (None, ready.query_hash):
         logger.info("the query has changed since epoch %d, in ways that its state does not depend on", before.epoch)
+
+
+def _sink_changes(before: Manifest, sinks: dict[str, Sink]) -> Iterator[str]:
+    """Say what has become of sinks: each has rows of those epochs alone in which it was in the pipeline."""
+    for name, output in before.sinks.items():
+        if name not in sinks:
+            yield f"the sink {name!r} has gone, and gets nothing of what comes from now on"
+        elif output.can_undo and (sinks[name].kind, sinks[name].address) != (output.kind, output.address):
+            yield f"the sink {name!r} has moved: what comes from now on goes to {sinks[name].address}"
+    for name in sinks.keys() - before.sinks.keys():
+        yield f"the sink {name!r} is new, and gets nothing of what came before"
 
 
 def _refuse_changed(job: Job, before: Manifest, query: Query) -> None:
@@ -220,8 +234,8 @@ def _refuse_changed(job: Job, before: Manifest, query: Query) -> None:
         raise Unsupported(
             f"the query is not the one that made epoch {before.epoch}: {'; '.join(changed)}",
             code="query.changed",
-            hint="change it back, or begin anew under another queryName; "
-            '.option("accept_changes", True) lets Spark try it with the old state',
+            hint="change it back, or begin anew under another queryName and with new targets for its sinks, because "
+            'all is read again; .option("accept_changes", True) lets Spark try it with the old state',
             differences=changed,
         )
 

@@ -130,8 +130,19 @@ class PipelineWriter:
             )
         if twin := next((other for other, there in self._sinks.items() if there is sink), None):
             raise shared(f"the sink object that {name!r} is given is the sink {twin!r}")
-        self._sinks[name] = cast(Sink, sink) if hasattr(sink, "stage") else FunctionSink(sink)
-        return self
+        added = cast(Sink, sink) if hasattr(sink, "stage") else FunctionSink(sink)
+        if isinstance(added, FunctionSink) or not (twin := self._find_at(added)):
+            self._sinks[name] = added
+            return self
+        raise InvalidInput(
+            f"the sinks {twin!r} and {name!r} are one: both write to {added.address}",
+            code="sink.same_target",
+            hint="every sink gets every row, so each would be there twice: name another target, or take one away",
+        )
+
+    def _find_at(self, wanted: Sink) -> str | None:
+        place = (wanted.kind, wanted.address)
+        return next((name for name, sink in self._sinks.items() if (sink.kind, sink.address) == place), None)
 
     def foreachBatch(self, func: Callable[[DataFrame, int], object]) -> PipelineWriter:
         """Add a function as the sink ``foreachBatch``; it is at-least-once."""

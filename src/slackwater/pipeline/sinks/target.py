@@ -201,8 +201,8 @@ def other_pipeline(url: str, pipeline: str) -> Conflict:
     return Conflict(
         f"{url} has output of another pipeline under the name {pipeline!r}",
         code="sink.other_pipeline",
-        hint="give the pipeline another name or the sink another address; if the store of the older one is lost on "
-        "purpose, pass take_over=True to the sink once: the new pipeline then adds to what is there",
+        hint="see that the store is the right one; a new pipeline takes a new address, or its rows come beside those; "
+        "if the store of the older one is lost on purpose, pass take_over=True to the sink once: it then adds to them",
     )
 
 
