@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -101,6 +102,15 @@ def test_other_machines_need_a_token_and_addresses_are_checked():
     for url in ("http://x", "ws://", "x", "ws://x:99999/", "ws://[::1/", "ws://a..b/", "ws://x/#part"):
         with pytest.raises(InvalidInput, match=r"receive\.bad_address"):
             check_url(url)
+
+
+def test_no_part_of_an_answer_waits_until_the_sender_has_got_another():
+    with (
+        open_socket("127.0.0.1", 0, token=None) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as taken,
+    ):
+        assert taken.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_url_is_no_folder_of_an_inbox(tmp_path):

@@ -237,6 +237,9 @@ def open_socket(host: str, port: int, *, token: str | None) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         taken = socket.create_server((host, port), family=family, backlog=2048)
+        # Connections inherit it. Without it, and asyncio does not see to it, the kernel holds the end of each answer
+        # back until a sender has said that its beginning has come: 40 ms.
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError as error:
         raise Conflict(
             f"{format_address(host, port)} cannot be listened at: {error.strerror}",
