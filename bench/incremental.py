@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from . import keyed_state, lookup, receive
+from . import durable, keyed_state, lookup, receive
 from .suites import Case, run_suite
 
 CASES: dict[str, Case] = {
     # First: a process begins with the most memory that its parent ever had.
     "memory-1M": keyed_state.memory,
-    "append-durable": keyed_state.append,
+    "append-durable": durable.append,
+    "put-durable": durable.put,
     "delta-1pct": keyed_state.delta,
     "recover-1M": keyed_state.recover,
     "lookup-join-1M": lookup.measure,

@@ -1,4 +1,4 @@
-"""A keyed state of a million keys: what a durable write, a checkpoint, a start and its memory cost."""
+"""A keyed state of a million keys: what a checkpoint, a start and its memory cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,66 +19,18 @@ from slackwater.incremental.config import CheckpointConfig
 from slackwater.incremental.keyed import KeyedState
 from slackwater.incremental.metadata import CheckpointMetadata
 from slackwater.incremental.opening import open_keyed
-from slackwater.incremental.rocks import Change
 from slackwater.recovery import load_manifest
 
 from .lines import print_case, say, short
-from .turns import take_turns, timed
+from .turns import compare, take_turns, timed
 
 KEYS, VALUE_BYTES = 1_000_000, 100
 FILLED_AT_ONCE = 20_000
-# Writes, each of so many changes, by threads that wait until theirs is durable.
-WRITES, GROUPS, WRITERS = 400, (10, 100, 1_000), 8
 LIMIT_MIB = 300
 
 
 def key_of(number: int) -> bytes:
     return b"%016d" % number
-
-
-def append(folder: Path, rounds: int) -> None:
-    """Compare grouped writes with a file to which the same bytes are appended and synced, group by group."""
-    counts = open_keyed(CheckpointConfig(folder / "store" / "counts"))
-    payload = random.Random(1).randbytes(VALUE_BYTES)
-    for size in GROUPS:
-        groups: list[list[Change]] = [
-            [(key_of(group * size + n), payload) for n in range(size)] for group in range(WRITES)
-        ]
-        data = bytes(size * (16 + VALUE_BYTES))
-
-        def write(some: Sequence[list[Change]]) -> None:
-            for group in some:
-                counts.write(group, offsets={"rows": {"row": "1"}})
-
-        def ours(groups: list[list[Change]], writers: int) -> None:
-            with ThreadPoolExecutor(writers) as pool:
-                list(pool.map(write, [groups[n::writers] for n in range(writers)]))
-
-        def disk(data: bytes) -> None:
-            with open(folder / "plain", "ab", buffering=0) as file:
-                for _ in range(WRITES):
-                    file.write(data)
-                    os.fdatasync(file.fileno())
-
-        sides = {
-            "ours": partial(timed, partial(ours, groups, WRITERS)),
-            "one": partial(timed, partial(ours, groups, 1)),
-            "disk": partial(timed, partial(disk, data)),
-        }
-        measured = take_turns(sides, rounds)
-        alone = measured.pop("one")
-        print_best(
-            f"append-durable-{size}",
-            measured,
-            unit="s",
-            reference=f"write and fdatasync of the same bytes to a file, {WRITES} times {size} changes",
-            goal=0.8,
-            writers=WRITERS,
-            changes_per_s=round(WRITES * size / min(measured["ours"])),
-            sync_ms=round(1000 * min(measured["disk"]) / WRITES, 2),
-            one_writer=round(min(measured["disk"]) / min(alone), 2),
-        )
-    counts.close()
 
 
 def filled(folder: Path, **fields: Any) -> KeyedCheckpoints:
@@ -148,14 +99,8 @@ def recover(folder: Path, rounds: int) -> None:
     del plain
     sides = {side: partial(in_process, side, folder) for side in ("ours", "folder", "pickle")}
     measured = take_turns(sides, rounds)
-    print_best(
-        "recover-1M",
-        {"ours": measured["ours"], "pickle": measured["pickle"]},
-        unit="s",
-        reference="pickle.load of a dict of the same, then one lookup",
-        goal=5,
-        sides={side: short(min(values)) for side, values in measured.items()},
-    )
+    what = "pickle.load of a dict of the same, then one lookup"
+    compare("recover-1M", measured, peers={"pickle": what}, goal=5, suite="incremental")
 
 
 def memory(folder: Path, rounds: int) -> None:
@@ -169,18 +114,6 @@ def memory(folder: Path, rounds: int) -> None:
         reference="the limit, of the whole process",
         reference_value=LIMIT_MIB,
         goal=1,
-    )
-
-
-def print_best(case: str, measured: dict[str, list[float]], *, goal: float, **more: Any) -> None:
-    peer = next(name for name in measured if name != "ours")
-    print_case(
-        f"incremental/{case}",
-        pairs=list(zip(measured["ours"], measured[peer], strict=True)),
-        ours=min(measured["ours"]),
-        reference_value=min(measured[peer]),
-        goal=goal,
-        **more,
     )
 
 

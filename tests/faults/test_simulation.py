@@ -74,11 +74,11 @@ def test_an_inbox_that_is_put_back_from_a_copy_has_what_was_dropped() -> None:
     world.run()
     state = scene.newest()
     assert state is not None and 0 < inbox.description.dropped == inbox.published.dropped == scene.covered(state)
-    messages = dict(inbox.messages)
+    kept = inbox.kept
     inbox.put_back(2)
     (chunk,) = inbox_reader.chunks_of(cast(Any, inbox), "0" * 32, 2, actors.TOTAL)
     assert [message.content for message in chunk] == [str(number).encode() for number in range(2, actors.TOTAL)]
-    assert inbox.published.dropped == inbox.description.dropped == 2 and inbox.messages == messages
+    assert inbox.published.dropped == inbox.description.dropped == 2 and inbox.kept == kept
 
 
 def test_a_tool_that_slept_until_its_target_was_gone_learns_that_it_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:

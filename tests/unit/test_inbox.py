@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import shutil
 import threading
 import time
@@ -12,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 from slackwater.formats import inbox as documents
 from slackwater.formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Published
+from slackwater.formats.sealed import seal
 from slackwater.incremental.inbox import STOPPED, Inbox
 from slackwater.incremental.inbox_batch import KILLED, Appended, Session
-from slackwater.incremental.inbox_layout import position_key
+from slackwater.incremental.inbox_layout import decode_messages, encode_messages, messages_key, position_key
 from slackwater.incremental.inbox_limits import Limits
 from slackwater.incremental.inbox_reader import Message, check_range, read_messages, read_published, report
 from slackwater.incremental.rocks import Rocks
@@ -459,7 +462,122 @@ def test_what_covers_more_than_is_there_or_something_else_drops_nothing(opened, 
     assert len(read_all(folder)) == 2
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_wherever_it_is_read_dropped_and_opened_again_all_after_what_was_dropped_is_there(opened, folder, seed):
+    chosen, sent, dropped = random.Random(seed), [b""], 0
+    inbox = opened()
+    for _ in range(30):
+        messages = [chosen.randbytes(chosen.randrange(9)) for _ in range(chosen.choice((1, 1, 2, 5, 40)))]
+        inbox.append(messages).result()
+        sent += messages
+        if chosen.random() < 0.3:
+            dropped = chosen.randint(dropped, len(sent) - 1)
+            drop(inbox, dropped)
+        if chosen.random() < 0.2:
+            inbox.close()
+            inbox = opened()
+        assert inbox.description.held_bytes == sum(map(len, sent[dropped + 1 :]))
+        begin = chosen.randint(dropped, len(sent) - 1)
+        end = chosen.randint(begin, len(sent) - 1)
+        chunks = list(read_messages(folder, inbox.description.uid, begin, end, patience_s=0))
+        read = [(message.position, message.content) for chunk in chunks for message in chunk]
+        assert read == [(position, sent[position]) for position in range(begin + 1, end + 1)]
+
+
+def test_messages_that_came_together_go_when_the_last_of_them_may(opened, folder):
+    inbox = opened()
+    inbox.append([b"1", b"2", b"3"]).result()
+    inbox.append([b"4", b"5"]).result()
+    drop(inbox, 2)
+    drop(inbox, 4)
+    inbox.close()
+    rocks = Rocks(folder / "messages", read_only=True)
+    assert [key for key, _ in rocks.scan(b"m", b"n")] == [messages_key(5)]
+    rocks.close()
+
+
+# --- what is stored
+
+
+def test_messages_are_stored_as_the_specification_says():
+    record = encode_messages(0x0102, 0x0304, [b"ab", b"", b"c"])
+    assert record == bytes.fromhex("0000000000000102 0000000000000304 00000003 00000002 00000000 00000001") + b"abc"
+    assert messages_key(9) == b"m" + bytes(7) + b"\x09"
+    block = decode_messages(messages_key(9), record)
+    assert (block.first, block.last, block.messages) == (7, 9, [b"ab", b"", b"c"])
+    assert [block.bytes_up_to(position) for position in (7, 8, 9)] == [0x0304 - 1, 0x0304 - 1, 0x0304]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        bytes(19),
+        bytes(20),  # of no message
+        bytes(16) + b"\xff\xff\xff\xff",
+        bytes(16) + b"\0\0\0\1" + b"\0\0\0\2" + b"a",
+        bytes(16) + b"\0\0\0\1" + b"\0\0\0\2" + b"abc",
+    ],
+)
+def test_messages_that_do_not_decode_are_damage(record):
+    with pytest.raises(Corrupt, match=r"inbox\.damaged"):
+        decode_messages(messages_key(9), record)
+
+
+@pytest.mark.parametrize(("other", "hint"), [(1, "begin a new folder"), (3, "or a newer one")])
+def test_an_inbox_of_another_release_is_refused_and_stays_as_it_is(opened, folder, other, hint):
+    inbox = opened()
+    inbox.append([b"1"]).result()
+    written = documents.encode(inbox.description)
+    inbox.close()
+    body = written[len(b'{"body":') : written.rindex(b',"sha256"')].replace(b'"version":2', b'"version":%d' % other)
+    rocks = Rocks(folder / "messages")
+    rocks.write([(b"d", seal(body))])
+    before = list(rocks.scan(b"", b"\xff"))
+    rocks.close()
+    with pytest.raises(Unsupported, match=r"inbox\.unknown_version") as refused:
+        opened()
+    assert refused.value.hint is not None and hint in refused.value.hint
+    rocks = Rocks(folder / "messages", read_only=True)
+    assert list(rocks.scan(b"", b"\xff")) == before
+    rocks.close()
+
+
 # --- reading
+
+
+def test_a_reader_who_sees_half_of_what_is_being_written_looks_again(opened, folder):
+    opened().append([b"1"]).result()
+    path = folder / PUBLISHED_FILE
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] + b"#" * (len(whole) - 60))
+    mending = threading.Timer(0.1, lambda: path.write_bytes(whole))
+    mending.start()
+    assert read_published(folder).position == 1
+    mending.join()
+
+
+def test_what_readers_are_told_is_written_in_place_and_replaced_when_it_gets_longer(opened, folder):
+    inbox, path = opened(), folder / PUBLISHED_FILE
+    files = []
+    with open(path, "rb"):  # so that no other file gets its number
+        for position in range(1, 12):
+            inbox.append([b"x"]).result()
+            files.append(path.stat().st_ino)
+            assert documents.decode(path.read_bytes(), Published).position == position
+    assert len(set(files[:9])) == len(set(files[9:])) == 1 and files[8] != files[9]
+
+
+def test_readers_are_told_though_the_disk_is_full(opened, folder, monkeypatch):
+    inbox = opened()
+    inbox.append([b"1"]).result()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    inbox.append([b"2"]).result()
+    assert read_published(folder).position == 2
 
 
 def test_a_reader_follows_a_receiver_that_writes_flushes_and_drops_under_it(opened, folder):

@@ -11,7 +11,7 @@ from ..errors import Corrupt, Unsupported
 from . import sealed
 from .ids import Count, RandomId
 
-VERSION: Final = 1
+VERSION: Final = 2
 # Beside the database: how far a reader may read, by the receiver; how far the receiver may drop, by the pipeline.
 PUBLISHED_FILE = "position.json"
 COVERED_FILE = "covered.json"
@@ -49,7 +49,7 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     open_token: Token | None = None
     # Why messages had to wait when some last came: null since some were taken, or room was made.
     full: Annotated[str, Meta(max_length=300)] | None = None
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
 
     @property
     def held(self) -> int:
@@ -72,7 +72,7 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     to_ms: Count
     after: Count
     why: Annotated[str, Meta(max_length=300)]
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
 
 
 class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     inbox: RandomId
     position: Count
     dropped: Count
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
 
 
 class Covered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +90,7 @@ class Covered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     inbox: RandomId
     position: Count
     pipeline: RandomId
-    version: Literal[1] = VERSION
+    version: Literal[2] = VERSION
 
 
 Document = Description | Gap | Published | Covered
@@ -124,5 +124,7 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise Unsupported(
             f"the inbox has version {error.version}, this release reads {VERSION}",
             code="inbox.unknown_version",
-            hint="use the release that wrote it, or a newer one",
+            hint="use the release that wrote it, or a newer one"
+            if error.version > VERSION
+            else "let its pipeline read it to the end with the release that wrote it, and begin a new folder",
         ) from None

@@ -24,7 +24,7 @@ from ..settings import MIB
 from ..world import RealWorld, World
 from . import inbox_layout as layout
 from .inbox_batch import Append, Appended, Batch, Presence, Session, Work
-from .inbox_documents import read_description, read_document, remove_unfinished, replace_document
+from .inbox_documents import RewrittenDocument, read_description, read_document, remove_unfinished
 from .inbox_limits import Limits, full
 from .rocks import Rocks
 
@@ -70,6 +70,7 @@ class Inbox:
         self._live = False
         self._covered_seen: tuple[int, int] | None = None
         self._published: Published | None = None
+        self._position_file = RewrittenDocument(folder / PUBLISHED_FILE)
         _refuse_other_folder(folder)
         self._rocks: Rocks | None = Rocks(folder / layout.DATABASE)
         try:
@@ -84,6 +85,7 @@ class Inbox:
             reach("inbox.open.after")
         except BaseException:
             self._close_rocks()
+            self._position_file.close()
             raise
         self._thread = threading.Thread(target=self._run, name="slackwater-inbox", daemon=True)
         self._thread.start()
@@ -169,6 +171,7 @@ class Inbox:
             self._changed.notify_all()
         self._thread.join()
         self._close_rocks()
+        self._position_file.close()
 
     def _do(self, work: Presence) -> Future[None]:
         work.done.set_running_or_notify_cancel()
@@ -357,7 +360,11 @@ class Inbox:
         """Tell readers how far they may read: never beyond what is durable, so that no power loss takes it back."""
         published = self._publishable()
         if published != self._published:
-            replace_document(self.folder / PUBLISHED_FILE, documents.encode(published), durably=durably)
+            data = documents.encode(published)
+            if durably:
+                self._position_file.replace(data, durably=True)
+            else:
+                self._position_file.write(data)
             self._published = published
 
     def _drop_covered(self) -> None:

@@ -107,13 +107,11 @@ class Batch:
                 work.session.broken = True
             self.refusal = refusal
             return refusal
-        first, total_bytes = known.last + 1, known.total_bytes
-        for position, message in enumerate(work.messages, first):
-            total_bytes += len(message)
-            self._changes.append(
-                (layout.message_key(position), layout.encode_message(self._now_ms, total_bytes, message))
-            )
-        last = known.last + len(work.messages)
+        first, last = known.last + 1, known.last + len(work.messages)
+        total_bytes = known.total_bytes + work.size_bytes
+        if work.messages:
+            record = layout.encode_messages(self._now_ms, total_bytes, work.messages)
+            self._changes.append((layout.messages_key(last), record))
         self._set(last=last, total_bytes=total_bytes)
         if work.token is not None:
             self._go_on(work.token, work.unique)
@@ -142,15 +140,16 @@ class Batch:
         known = self.description
         if position <= known.dropped:
             return
-        (data,) = self._rocks.get([layout.message_key(position)])
-        if data is None:
+        found = next(self._rocks.scan(layout.messages_key(position), layout.MESSAGES_END), None)
+        block = layout.decode_messages(*found) if found is not None else None
+        if block is None or block.first > position:
             raise Corrupt(
                 f"message {position} of the inbox in {self._rocks.folder} is missing",
                 code="inbox.incomplete",
                 hint="restore the folder from a copy; what was received since then is lost",
             )
-        self.dropped = (layout.message_key(known.dropped + 1), layout.message_key(position + 1))
-        self._set(dropped=position, dropped_bytes=layout.decode_message(data)[1])
+        self.dropped = (layout.messages_key(known.dropped + 1), layout.messages_key(position + 1))
+        self._set(dropped=position, dropped_bytes=block.bytes_up_to(position))
 
     def set_presence(self, away: str | None, since_ms: int | None) -> None:
         known = self.description

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 from ..errors import NotFound, Unavailable
 from ..failpoints import reach
@@ -56,6 +57,41 @@ def remove_unfinished(path: Path) -> None:
             left.unlink()
     except OSError as error:
         raise _unusable(path, error) from error
+
+
+class RewrittenDocument:
+    """A file that one program writes again and again: in place, where the new content is as long as the old.
+
+    A reader may then see half of each. To replace it takes a file system many times as long, and some room.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._opened: BinaryIO | None = None
+        self._size_bytes = 0
+
+    def replace(self, data: bytes, *, durably: bool = False) -> None:
+        self.close()
+        replace_document(self._path, data, durably=durably)
+        try:
+            self._opened = open(self._path, "r+b", buffering=0)  # noqa: SIM115 - it stays open
+        except OSError as error:
+            raise _unusable(self._path, error) from error
+        self._size_bytes = len(data)
+
+    def write(self, data: bytes) -> None:
+        if self._opened is None or len(data) != self._size_bytes:
+            self.replace(data)
+            return
+        try:
+            os.pwrite(self._opened.fileno(), data, 0)
+        except OSError as error:
+            raise _unusable(self._path, error) from error
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
 
 def read_description(rocks: Rocks) -> Description:

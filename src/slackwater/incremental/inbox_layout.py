@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,11 +13,30 @@ from ..errors import Corrupt, SlackwaterError, Unsupported
 
 DATABASE = "messages"
 DESCRIPTION = b"d"
-_MESSAGE, _KEY, _INDEX, _GAP = b"m", b"k", b"x", b"g"
+_MESSAGES, _KEY, _INDEX, _GAP = b"m", b"k", b"x", b"g"
+# Beyond the keys of all messages.
+MESSAGES_END = b"n"
 # An idempotency key: that of a message at a position.
 _AT, _AT_BYTES = b"p", 33
-_HEADER = struct.Struct(">QQ")
+_HEADER, _LENGTH_BYTES = struct.Struct(">QQI"), 4
 _ENTRY = struct.Struct(">QQQQ32s")
+
+
+class Block(NamedTuple):
+    """Messages that were appended together. ``total_bytes`` are those of all messages ever, up to the last of these."""
+
+    first: int
+    received_at_ms: int
+    total_bytes: int
+    messages: list[bytes]
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.messages) - 1
+
+    def bytes_up_to(self, position: int) -> int:
+        """Tell how many bytes all messages ever have, up to one of these."""
+        return self.total_bytes - sum(map(len, self.messages[position - self.first + 1 :]))
 
 
 class KeyEntry(NamedTuple):
@@ -28,8 +49,9 @@ class KeyEntry(NamedTuple):
     digest: bytes
 
 
-def message_key(position: int) -> bytes:
-    return _MESSAGE + position.to_bytes(8, "big")
+def messages_key(last: int) -> bytes:
+    """Name messages that were appended together by the last of them: the first key from a position on has it."""
+    return _MESSAGES + last.to_bytes(8, "big")
 
 
 def key_key(key: bytes) -> bytes:
@@ -61,15 +83,29 @@ def parse_number(key: bytes) -> int:
     return int.from_bytes(key[1:], "big")
 
 
-def encode_message(received_at_ms: int, total_bytes: int, message: bytes) -> bytes:
-    """Encode a message with the bytes of all up to it, so that a range can be dropped without being read."""
-    return _HEADER.pack(received_at_ms, total_bytes) + message
+def encode_messages(received_at_ms: int, total_bytes: int, messages: Sequence[bytes]) -> bytes:
+    """Encode messages with the bytes of all up to the last, so that a range can be dropped without being read."""
+    lengths = struct.pack(f">{len(messages)}I", *map(len, messages))
+    return b"".join([_HEADER.pack(received_at_ms, total_bytes, len(messages)), lengths, *messages])
 
 
-def decode_message(data: bytes) -> tuple[int, int, bytes]:
+def decode_messages(key: bytes, data: bytes) -> Block:
+    """Decode what ``encode_messages`` gave, whole or not at all.
+
+    >>> decode_messages(messages_key(7), encode_messages(1, 20, [b"a", b"", b"bc"]))
+    Block(first=5, received_at_ms=1, total_bytes=20, messages=[b'a', b'', b'bc'])
+    """
     if len(data) < _HEADER.size:
-        raise _damaged("message")
-    return (*_HEADER.unpack_from(data), data[_HEADER.size :])
+        raise _damaged("record of messages")
+    received_at_ms, total_bytes, count = _HEADER.unpack_from(data)
+    begin = _HEADER.size + _LENGTH_BYTES * count
+    if count == 0 or begin > len(data):
+        raise _damaged("record of messages")
+    ends = list(accumulate(struct.unpack_from(f">{count}I", data, _HEADER.size), initial=begin))
+    if ends[-1] != len(data):
+        raise _damaged("record of messages")
+    messages = [data[start:end] for start, end in pairwise(ends)]
+    return Block(parse_number(key) - count + 1, received_at_ms, total_bytes, messages)
 
 
 def encode_key(entry: KeyEntry) -> bytes:
@@ -92,7 +128,7 @@ def not_an_inbox(folder: Path) -> SlackwaterError:
 
 def _damaged(what: str) -> Corrupt:
     return Corrupt(
-        f"a {what} of an inbox is too short",
+        f"a {what} of an inbox does not decode",
         code="inbox.damaged",
         hint="restore the folder from a copy; what was received since then is lost",
     )

@@ -22,6 +22,8 @@ _CHUNK_MESSAGES = 10_000
 _CHUNK_BYTES = 4 * MIB
 # The receiver's files move under a reader, who then sees a part: for so long it looks again.
 PATIENCE_S = 5.0
+# For so long if it is a small one, which is written over in place.
+_PUBLISHED_PATIENCE_S = 0.5
 
 
 class Message(NamedTuple):
@@ -40,7 +42,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_published(folder: Path) -> Published:
     """Read how far the receiver lets readers read."""
-    return documents.decode(read_document(folder / PUBLISHED_FILE), Published)
+    deadline = time.monotonic() + _PUBLISHED_PATIENCE_S
+    while True:
+        try:
+            return documents.decode(read_document(folder / PUBLISHED_FILE), Published)
+        except Corrupt:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.001)
 
 
 def read_covered(folder: Path) -> Covered | None:
@@ -97,13 +106,17 @@ def chunks_of(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[M
     check_range(rocks.folder.parent, published, inbox, begin)
     chunk: list[Message] = []
     size_bytes = 0
-    for key, data in rocks.scan(layout.message_key(begin + 1), layout.message_key(end + 1)):
-        if layout.parse_number(key) != begin + 1:
+    for key, data in rocks.scan(layout.messages_key(begin + 1), layout.MESSAGES_END):
+        block = layout.decode_messages(key, data)
+        if block.first > begin + 1:
             break
-        begin += 1
-        received_at_ms, _, content = layout.decode_message(data)
-        chunk.append(Message(begin, received_at_ms, content))
-        size_bytes += len(content)
+        # What was appended together may have been read, or dropped, in part.
+        wanted = block.messages[begin + 1 - block.first : end + 1 - block.first]
+        chunk += [Message(at, block.received_at_ms, content) for at, content in enumerate(wanted, begin + 1)]
+        begin += len(wanted)
+        size_bytes += sum(map(len, wanted))
+        if begin == end:
+            break
         if len(chunk) >= _CHUNK_MESSAGES or size_bytes >= _CHUNK_BYTES:
             yield chunk
             chunk, size_bytes = [], 0

@@ -28,7 +28,7 @@ _LIMITS = Limits(keep_keys_s=60)
 class InboxMemory:
     """A receiver's folder: as much of ``Rocks`` as an inbox needs, and what receiver and pipeline tell each other.
 
-    ``messages``: all that were ever written, by position, as a copy of the folder has them.
+    ``records``: those of all messages that were ever written, as a copy of the folder has them.
     """
 
     folder = FOLDER / layout.DATABASE
@@ -38,11 +38,15 @@ class InboxMemory:
         self.stored = {layout.DESCRIPTION: documents.encode(Description(uid=uid))}
         self.published = Published(inbox=uid, position=0, dropped=0)
         self.covered: Covered | None = None
-        self.messages: dict[int, bytes] = {}
+        self.records: dict[bytes, bytes] = {}
 
     @property
     def description(self) -> Description:
         return documents.decode(self.stored[layout.DESCRIPTION], Description)
+
+    @property
+    def kept(self) -> list[layout.Block]:
+        return [layout.decode_messages(key, self.records[key]) for key in sorted(self.records)]
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.stored.get(key) for key in keys]
@@ -59,15 +63,15 @@ class InboxMemory:
                 self.stored.pop(key, None)
             else:
                 self.stored[key] = value
-                if key.startswith(layout.message_key(0)[:1]):
-                    self.messages[layout.parse_number(key)] = value
+                if layout.messages_key(0) <= key < layout.MESSAGES_END:
+                    self.records[key] = value
 
     def put_back(self, position: int) -> None:
         """Take the folder from a copy that has dropped less."""
-        before = self.messages.get(position)
-        total_bytes = layout.decode_message(before)[1] if before else 0
-        known = msgspec.structs.replace(self.description, dropped=position, dropped_bytes=total_bytes)
-        lost = [(layout.message_key(at), data) for at, data in self.messages.items() if at > position]
+        messages = [message for block in self.kept for message in block.messages]
+        dropped_bytes = sum(map(len, messages[:position]))
+        known = msgspec.structs.replace(self.description, dropped=position, dropped_bytes=dropped_bytes)
+        lost = [(key, data) for key, data in self.records.items() if key > layout.messages_key(position)]
         self.write([*lost, (layout.DESCRIPTION, documents.encode(known))])
         self.published = msgspec.structs.replace(self.published, dropped=position)
         if self.covered is not None:

@@ -13,7 +13,6 @@ from ...formats.changes import Change, Checkpoint, Claim, Label, Repair, Rollbac
 from ...formats.layout import LATEST, RecordKey, manifest_key, parse_key, record_key
 from ...formats.records import Record
 from ...formats.states import State
-from ...incremental.inbox_layout import decode_message
 from ...inspect.pipelines import Pipeline
 from .actors import TOTAL, Scene, verify_all
 from .inbox import InboxMemory
@@ -184,7 +183,7 @@ def check(scene: Scene) -> None:
 
 
 def _check_inbox(history: History, inbox: InboxMemory) -> None:
-    messages = [int(decode_message(inbox.messages[position])[2]) for position in sorted(inbox.messages)]
+    messages = [int(message) for block in inbox.kept for message in block.messages]
     if inbox.sender.acknowledged != TOTAL or messages != list(range(TOTAL)):
         raise Violation(f"acknowledged: {inbox.sender.acknowledged} were acknowledged, and {messages} were kept")
     for name, sink in history.scene.simulation.sinks.items():
