@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TABLE_ROWS, CHANGES, STREAM_ROWS = 1_000_000, 1_000, 10_000
 SCHEMA = "id bigint, name string, risk double"
 # A stream runs for days: the first micro-batches, in which the JVM compiles, are not what counts.
-WARM_UP, COUNTED = 10, 20
+WARM_UP, COUNTED = 30, 30
 GOAL = 5
 CONF: dict[str, str | int | bool] = {
     "spark.driver.memory": "3g",

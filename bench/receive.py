@@ -20,7 +20,7 @@ from slackwater.receive.http import open_socket, serve
 from .lines import print_case
 from .turns import take_turns, timed
 
-REQUESTS, MESSAGES, SENDERS = 800, 100, 8
+REQUESTS, MESSAGES, SENDERS = 4_000, 100, 8
 BODY = "\n".join(json.dumps({"id": n, "merchant": f"m{n:03}", "cents": 100 + n}) for n in range(MESSAGES)).encode()
 
 

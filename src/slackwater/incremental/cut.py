@@ -25,13 +25,18 @@ def operator_of(name: str) -> str:
     return f"{FOLDER}-{name}"
 
 
+def read_snapshot(folder: Path) -> Snapshot:
+    """Read what ``KeyedState.checkpoint`` says of what it has left in a folder."""
+    return decode((folder / DESCRIPTION_FILE).read_bytes(), Snapshot)
+
+
 def capture_keyed(folder: Path, name: str, held: Collection[str]) -> tuple[CutOperator, list[CutFile]]:
     """Describe what ``KeyedState.checkpoint`` has left in a folder; what ``held`` names is stored already.
 
     Tables are immutable under their names; what says which of them count, and how they lie, is written anew each time.
     """
     here = folder_of(name)
-    snapshot = decode((folder / DESCRIPTION_FILE).read_bytes(), Snapshot)
+    snapshot = read_snapshot(folder)
     tables = [_cut(here, path) for path in sorted(folder.glob("*.sst"))]
     old = [table for table in tables if table.path in held]
     new = [table for table in tables if table.path not in held]
@@ -58,7 +63,7 @@ def _cut(here: str, path: Path) -> CutFile:
 
 def check_keyed(folder: Path, vnode_count: int) -> Description:
     """See that a keyed state that was written out of a checkpoint opens, and is what its description says."""
-    expected = decode((folder / DESCRIPTION_FILE).read_bytes(), Snapshot)
+    expected = read_snapshot(folder)
     state = KeyedState(folder, vnode_count=vnode_count, read_only=True)
     try:
         if (state.description, state.wal_position) != (expected.state, expected.wal_position):

@@ -19,7 +19,7 @@ from ...artifacts import Cut, CutFile
 from ...errors import SlackwaterError, Unsupported
 from ...formats.manifest import SourcePosition
 from ...formats.positions import text_position
-from ...incremental.cut import capture_keyed, check_keyed, folder_of
+from ...incremental.cut import capture_keyed, check_keyed, folder_of, read_snapshot
 from ...incremental.keyed import KeyedState
 from ...incremental.vnodes import VNODE_COUNT
 from ..workdir import WorkingDirectory
@@ -209,7 +209,7 @@ class Tables:
             logger.info("table %s: %d changes, %d rows", name, changed, state.key_count)
 
     def _position(self, name: str, version: Path) -> SourcePosition:
-        offsets = check_keyed(version, VNODE_COUNT).offsets.get(_FEED, {})
+        offsets = read_snapshot(version).state.offsets.get(_FEED, {})
         return text_position(self._tables[name].feed.kind, offsets)
 
 
