@@ -568,6 +568,19 @@ def test_what_readers_are_told_is_written_in_place_and_replaced_when_it_gets_lon
     assert len(set(files[:9])) == len(set(files[9:])) == 1 and files[8] != files[9]
 
 
+@pytest.mark.parametrize("act", ["removed", "replaced", "moved"])
+def test_readers_are_told_though_the_file_is_not_the_one_that_was_written_before(opened, folder, act):
+    inbox, path = opened(), folder / PUBLISHED_FILE
+    inbox.append([b"1"]).result()
+    if act == "replaced":
+        shutil.copy(path, folder / "copy")
+        os.replace(folder / "copy", path)
+    else:
+        path.unlink() if act == "removed" else path.rename(folder.parent / "elsewhere")
+    inbox.append([b"2"]).result()
+    assert read_published(folder).position == 2
+
+
 def test_readers_are_told_though_the_disk_is_full(opened, folder, monkeypatch):
     inbox = opened()
     inbox.append([b"1"]).result()

@@ -80,13 +80,20 @@ class RewrittenDocument:
         self._size_bytes = len(data)
 
     def write(self, data: bytes) -> None:
-        if self._opened is None or len(data) != self._size_bytes:
-            self.replace(data)
-            return
         try:
-            os.pwrite(self._opened.fileno(), data, 0)
+            if self._opened is not None and len(data) == self._size_bytes and self._is_there(self._opened):
+                os.pwrite(self._opened.fileno(), data, 0)
+                return
         except OSError as error:
             raise _unusable(self._path, error) from error
+        self.replace(data)
+
+    def _is_there(self, opened: BinaryIO) -> bool:
+        """Tell whether the name still leads to this file: else readers would not see what is written to it."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(opened.fileno()))
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         if self._opened is not None:
