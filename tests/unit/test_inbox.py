@@ -239,8 +239,8 @@ def test_behind_an_append_that_failed_nothing_of_its_session_is_taken(opened, fo
 
 def test_what_was_refused_and_repeated_is_counted_for_good(opened, folder):
     inbox = opened()
-    inbox.refuse(garbage=2)
-    inbox.refuse(oversized=1)
+    inbox.count_refused(garbage=2)
+    inbox.count_refused(oversized=1)
     assert inbox.refused == (2, 1)
     inbox.append([b"a"], key=b"k").result()
     inbox.append([b"a"], key=b"k").result()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from .rocks_errors import unusable
 
 
 def make_folder(folder: Path) -> None:
@@ -33,16 +28,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def is_full(error: OSError) -> bool:
-    """Tell whether the disk, or what this user may take of it, is full."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def translated(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise unusable(folder, error.strerror) from error

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..errors import Corrupt, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats import inbox as documents
 from ..formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Description, Published
@@ -24,8 +24,9 @@ from ..settings import MIB
 from ..world import RealWorld, World
 from . import inbox_layout as layout
 from .inbox_batch import Append, Appended, Batch, Presence, Session, Work
-from .inbox_documents import RewrittenDocument, read_description, read_document, remove_unfinished
+from .inbox_documents import read_document, remove_unfinished, replace_document, write_document
 from .inbox_limits import Limits, full
+from .inbox_opening import describe, refuse_other_database, refuse_other_folder
 from .rocks import Rocks
 
 logger = logging.getLogger("slackwater")
@@ -69,23 +70,21 @@ class Inbox:
         self._closing = False
         self._live = False
         self._covered_seen: tuple[int, int] | None = None
-        self._published: Published | None = None
-        self._position_file = RewrittenDocument(folder / PUBLISHED_FILE)
-        _refuse_other_folder(folder)
+        refuse_other_folder(folder)
         self._rocks: Rocks | None = Rocks(folder / layout.DATABASE)
         try:
             # What others had to wait for need not be what they have to wait for now.
-            self._description = msgspec.structs.replace(_describe(self._rocks, self._world), full=None)
-            _refuse_other_database(folder, self._description)
+            self._description = msgspec.structs.replace(describe(self._rocks, self._world), full=None)
+            refuse_other_database(folder, self._description)
             remove_unfinished(folder / PUBLISHED_FILE)
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
             self._written_at = self._world.monotonic()
             self._write([])  # its uid, and all that is there, are durable before anybody is told of them
-            self._publish(durably=True)
+            self._published, self._untold = self._publishable(), False
+            replace_document(folder / PUBLISHED_FILE, documents.encode(self._published), durably=True)
             reach("inbox.open.after")
         except BaseException:
             self._close_rocks()
-            self._position_file.close()
             raise
         self._thread = threading.Thread(target=self._run, name="slackwater-inbox", daemon=True)
         self._thread.start()
@@ -136,7 +135,7 @@ class Inbox:
             self._changed.notify_all()
         return work.done
 
-    def refuse(self, *, garbage: int = 0, oversized: int = 0) -> None:
+    def count_refused(self, *, garbage: int = 0, oversized: int = 0) -> None:
         """Count what was not taken. It goes on record with the next write."""
         with self._changed:
             self._garbage += garbage
@@ -171,7 +170,6 @@ class Inbox:
             self._changed.notify_all()
         self._thread.join()
         self._close_rocks()
-        self._position_file.close()
 
     def _do(self, work: Presence) -> Future[None]:
         work.done.set_running_or_notify_cancel()
@@ -229,7 +227,6 @@ class Inbox:
         if not group:
             return
         size_bytes = sum(work.size_bytes for work in group if isinstance(work, Append))
-        results: list[Any] = []
         try:
             results = self._try_to_write(group)
         except BaseException as error:
@@ -272,10 +269,10 @@ class Inbox:
             due = self._world.monotonic() - self._written_at >= self.limits.heartbeat_s
             if due and not busy and self.failure is None:
                 self._try_to_write([])
-            if self._rocks is not None and self._published != self._publishable():
-                self._publish()
         except BaseException as error:
             self._note_failure(error)
+        if self._rocks is not None:
+            self._publish()
 
     def _try_to_write(self, group: list[Work], *, covered: int = 0) -> list[Any]:
         if self.failure is not None:
@@ -290,7 +287,7 @@ class Inbox:
         """Open again after a write that failed: RocksDB itself takes no more, and what it has of that write counts."""
         rocks = Rocks(self.folder / layout.DATABASE)
         try:
-            found = _describe(rocks, self._world)
+            found = describe(rocks, self._world)
             if found.uid != self._description.uid or found.last < self._description.last:
                 raise Corrupt(
                     f"the inbox in {self.folder} was exchanged while it was open",
@@ -331,9 +328,7 @@ class Inbox:
         self._written_at = self._world.monotonic()
         self._note_room(batch.refusal)
         if group or covered:
-            # What is durable is acknowledged, even if readers cannot be told of it yet.
-            with suppress(OSError, SlackwaterError):
-                self._publish()
+            self._publish()
             reach("inbox.publish.after")
         return batch.results
 
@@ -356,16 +351,22 @@ class Inbox:
         known = self._description
         return Published(inbox=known.uid, position=known.last, dropped=known.dropped)
 
-    def _publish(self, durably: bool = False) -> None:
-        """Tell readers how far they may read: never beyond what is durable, so that no power loss takes it back."""
+    def _publish(self) -> None:
+        """Tell readers how far they may read: never beyond what is durable, so that no power loss takes it back.
+
+        What is durable is acknowledged, even if readers cannot be told of it yet: that is tried again.
+        """
         published = self._publishable()
-        if published != self._published:
-            data = documents.encode(published)
-            if durably:
-                self._position_file.replace(data, durably=True)
-            else:
-                self._position_file.write(data)
-            self._published = published
+        if published == self._published:
+            return
+        try:
+            write_document(self.folder / PUBLISHED_FILE, documents.encode(published))
+        except Unavailable as error:
+            if not self._untold:
+                logger.warning("readers are not told of new messages for now: %s", error)
+            self._untold = True
+        else:
+            self._published, self._untold = published, False
 
     def _drop_covered(self) -> None:
         """Drop what the pipeline says that it has, if it says something new."""
@@ -399,40 +400,3 @@ class Inbox:
         if rocks is not None:
             with suppress(Exception):  # One that has failed may fail here, too.
                 rocks.close()
-
-
-def _describe(rocks: Rocks, world: World) -> Description:
-    """Read what is known of an inbox; make a new one in an empty folder."""
-    empty = not any(rocks.scan(b"", b"\xff"))
-    return Description(uid=world.random_id()) if empty else read_description(rocks)
-
-
-def _refuse_other_folder(folder: Path) -> None:
-    """Refuse to make an inbox among other things: nobody would find it there, nor dare to remove it."""
-    if (folder / layout.DATABASE).exists() or not folder.exists():
-        return
-    if not folder.is_dir() or any(path.name not in (PUBLISHED_FILE, COVERED_FILE) for path in folder.iterdir()):
-        raise InvalidInput(
-            f"{folder} is no inbox, and not empty",
-            code="inbox.not_empty",
-            hint="name a folder that does not exist yet, or that a receiver has written to before",
-        )
-
-
-def _refuse_other_database(folder: Path, found: Description) -> None:
-    """Refuse a database that is not, or no longer, the one of which readers were told."""
-    try:
-        data = read_document(folder / PUBLISHED_FILE)
-    except NotFound:
-        return
-    if not data.strip(b"\0"):
-        return  # it is not synced with every message, and a power loss may leave a name without content
-    published = documents.decode(data, Published)
-    if published.inbox != found.uid or published.position > found.last:
-        raise Corrupt(
-            f"the inbox in {folder} has acknowledged all up to message {published.position}, and its database "
-            f"{'ends at ' + str(found.last) if published.inbox == found.uid else 'is another one'}",
-            code="inbox.went_back" if published.inbox == found.uid else "inbox.swapped",
-            hint=f"put back {folder / layout.DATABASE} from a copy; or, to begin anew without what was received, name "
-            "another folder",
-        )

@@ -1,19 +1,19 @@
-"""The documents of an inbox on disk: files that are replaced as a whole, and the description in its database."""
+"""The documents of an inbox on disk: its two files, and the description in its database."""
 
 from __future__ import annotations
 
 import os
 import threading
 from pathlib import Path
-from typing import BinaryIO
 
 from ..errors import NotFound, Unavailable
 from ..failpoints import reach
 from ..formats import inbox as documents
 from ..formats.inbox import MAX_DOCUMENT_BYTES, Description
 from . import inbox_layout as layout
-from .folders import is_full, sync_folder
+from .folders import sync_folder
 from .rocks import Rocks
+from .rocks_errors import is_full
 
 
 def read_document(path: Path) -> bytes:
@@ -59,46 +59,28 @@ def remove_unfinished(path: Path) -> None:
         raise _unusable(path, error) from error
 
 
-class RewrittenDocument:
-    """A file that one program writes again and again: in place, where the new content is as long as the old.
+def write_document(path: Path, data: bytes) -> None:
+    """Write over a file where the new content is as long as the old, which is many times as fast; else replace it.
 
-    A reader may then see half of each. To replace it takes a file system many times as long, and some room.
+    A reader may then see a part of each. A power loss leaves one of the two, for it is shorter than a disk's sector.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._opened: BinaryIO | None = None
-        self._size_bytes = 0
-
-    def replace(self, data: bytes, *, durably: bool = False) -> None:
-        self.close()
-        replace_document(self._path, data, durably=durably)
-        try:
-            self._opened = open(self._path, "r+b", buffering=0)  # noqa: SIM115 - it stays open
-        except OSError as error:
-            raise _unusable(self._path, error) from error
-        self._size_bytes = len(data)
-
-    def write(self, data: bytes) -> None:
-        try:
-            if self._opened is not None and len(data) == self._size_bytes and self._is_there(self._opened):
-                os.pwrite(self._opened.fileno(), data, 0)
-                return
-        except OSError as error:
-            raise _unusable(self._path, error) from error
-        self.replace(data)
-
-    def _is_there(self, opened: BinaryIO) -> bool:
-        """Tell whether the name still leads to this file: else readers would not see what is written to it."""
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(opened.fileno()))
-        except FileNotFoundError:
-            return False
-
-    def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+    except FileNotFoundError:
+        replace_document(path, data, durably=False)
+        return
+    except OSError as error:
+        raise _unusable(path, error) from error
+    try:
+        in_place = os.fstat(descriptor).st_size == len(data)
+        if in_place:
+            os.pwrite(descriptor, data, 0)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    finally:
+        os.close(descriptor)
+    if not in_place:
+        replace_document(path, data, durably=False)
 
 
 def read_description(rocks: Rocks) -> Description:

@@ -79,10 +79,6 @@ def is_at(key: bytes, position: str | None) -> bool:
     return position is not None and key.startswith(_AT) and key[_AT_BYTES:] == position.encode()
 
 
-def parse_number(key: bytes) -> int:
-    return int.from_bytes(key[1:], "big")
-
-
 def encode_messages(received_at_ms: int, total_bytes: int, messages: Sequence[bytes]) -> bytes:
     """Encode messages with the bytes of all up to the last, so that a range can be dropped without being read."""
     lengths = struct.pack(f">{len(messages)}I", *map(len, messages))
@@ -105,7 +101,7 @@ def decode_messages(key: bytes, data: bytes) -> Block:
     if ends[-1] != len(data):
         raise _damaged("record of messages")
     messages = [data[start:end] for start, end in pairwise(ends)]
-    return Block(parse_number(key) - count + 1, received_at_ms, total_bytes, messages)
+    return Block(int.from_bytes(key[1:], "big") - count + 1, received_at_ms, total_bytes, messages)
 
 
 def encode_key(entry: KeyEntry) -> bytes:

@@ -20,10 +20,11 @@ from ..settings import Settings
 from ..store import Store
 from ..world import World, this_process
 from .cut import STATE, folder_of
-from .folders import make_folder, remove_folder, sync_folder, translated
+from .folders import make_folder, remove_folder, sync_folder
 from .keyed import KeyedState
 from .restoring import write_checkpoint
 from .rocks import LOCK, lock_folder
+from .rocks_errors import disk_errors
 
 # How a folder is named, in itself and in claims.
 TOKEN = re.compile(r"[0-9a-f]{16}")
@@ -36,7 +37,7 @@ class LocalFolder:
     def __init__(self, folder: Path, world: World, *, archive_wal: bool) -> None:
         self.folder, self._archive_wal = folder, archive_wal
         self._opened: KeyedState | None = None
-        with translated(folder):
+        with disk_errors(folder):
             _refuse_other(folder)
             make_folder(folder)
             self._lock = lock_folder(folder)
@@ -67,7 +68,7 @@ class LocalFolder:
 
     def begin(self, uid: str) -> KeyedState:
         """Begin the database of a pipeline that has no checkpoint yet."""
-        with translated(self.folder):
+        with disk_errors(self.folder):
             make_folder(self.database)
         state = self.open()
         state.sync(state.note_lineage(Lineage(uid=uid, base_id=None, base_epoch=0, attempt_id=None)))
@@ -76,14 +77,14 @@ class LocalFolder:
     def receive(self, store: Store, manifest: Manifest, settings: Settings) -> dict[str, Held]:
         """Restore a checkpoint beside the database, every byte verified and synced."""
         incoming = self.folder / "incoming"
-        with translated(self.folder):
+        with disk_errors(self.folder):
             remove_folder(incoming)
             return write_checkpoint(store, manifest, incoming, settings)
 
     def replace(self, lineage: Lineage) -> KeyedState:
         """Let the database give way to what was restored, which says whose content it is before it has its name."""
         incoming = self.folder / "incoming" / folder_of(STATE)
-        with translated(self.folder):
+        with disk_errors(self.folder):
             (incoming / DESCRIPTION_FILE).unlink()
             state = KeyedState(incoming)
             try:
@@ -102,7 +103,7 @@ class LocalFolder:
     def give_way(self) -> None:
         """Move the database out of the way, and remove it."""
         self._close_database()
-        with translated(self.folder):
+        with disk_errors(self.folder):
             if self.database.exists():
                 self.database.rename(self.folder / "outgoing")
                 sync_folder(self.folder)
@@ -110,7 +111,7 @@ class LocalFolder:
                 remove_folder(self.folder / "outgoing")
 
     def remove_cut(self) -> None:
-        with translated(self.folder):
+        with disk_errors(self.folder):
             remove_folder(self.cut)
 
     def close(self) -> None:

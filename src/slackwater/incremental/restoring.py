@@ -14,7 +14,8 @@ from ..recovery import restore
 from ..settings import Settings
 from ..store import Store
 from .cut import STATE, check_keyed, folder_of
-from .folders import remove_folder, sync_folder, translated
+from .folders import remove_folder, sync_folder
+from .rocks_errors import disk_errors
 
 
 def check_target(directory: Path, *others: Path) -> None:
@@ -34,7 +35,7 @@ def check_target(directory: Path, *others: Path) -> None:
 def restore_into(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> None:
     """Write a checkpoint into a directory that is new or empty; it has its name only when it is whole."""
     partial = directory.with_name(f".{directory.name}.{manifest.checkpoint_id}.partial")
-    with translated(directory):
+    with disk_errors(directory):
         try:
             remove_folder(partial)
             write_checkpoint(store, manifest, partial, settings)

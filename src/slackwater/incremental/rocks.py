@@ -6,6 +6,7 @@ checkpoint + write-ahead log after it = the content, always
 from __future__ import annotations
 
 import fcntl
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -96,7 +97,8 @@ class Rocks:
                 errors = self._database.property_int_value("rocksdb.background-errors") or 0
                 if errors > self._errors or time.monotonic() - began > _STALL_S:
                     self._errors = errors
-                    raise unusable(self.folder, "No space left, or an error of the disk: its tables cannot be written")
+                    room = shutil.disk_usage(self.folder).free
+                    raise unusable(self.folder, "its tables cannot be written", full=room < _WRITE_BUFFER_BYTES)
                 time.sleep(_STALL_LOOK_S)
         return self.position
 

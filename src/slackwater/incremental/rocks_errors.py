@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,15 +13,28 @@ from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable, Unsupporte
 _FULL = ("No space left", "Disk quota exceeded")
 
 
+def is_full(error: OSError) -> bool:
+    """Tell whether the disk, or what this user may take of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Raise errors of ours for those of the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise unusable(folder, error.strerror or "unknown", full=is_full(error)) from error
+
+
 @contextmanager
 def translated(folder: Path) -> Iterator[None]:
     """Raise errors of ours for those of RocksDB, whose binding knows but one class of them, and of the disk."""
     try:
-        yield
+        with disk_errors(folder):
+            yield
     except (SlackwaterError, ImportError):
         raise
-    except OSError as error:
-        raise unusable(folder, error.strerror) from error
     except Exception as error:
         raise _translate(folder, error) from error
 
@@ -41,7 +55,7 @@ def _translate(folder: Path, error: Exception) -> SlackwaterError:
             code="keyed.unreadable",
             hint="see that the folder is the one that a keyed state was in",
         )
-    return unusable(folder, _first_line(text))
+    return unusable(folder, _first_line(text), full=any(words in text for words in _FULL))
 
 
 def _first_line(text: str) -> str:
@@ -56,9 +70,9 @@ def taken(folder: Path) -> Conflict:
     )
 
 
-def unusable(folder: Path, why: str | None) -> Unavailable:
+def unusable(folder: Path, why: str, *, full: bool = False) -> Unavailable:
     return Unavailable(
-        f"the database in {folder} cannot be read or written: {why or 'unknown'}",
-        code="keyed.full" if why and any(words in why for words in _FULL) else "keyed.unavailable",
+        f"the database in {folder} cannot be read or written: {why}",
+        code="keyed.full" if full else "keyed.unavailable",
         hint="see that this user may write there and that the disk has room, then open it again",
     )

@@ -152,10 +152,10 @@ class HttpReceiver:
 
     def _refuse(self, error: SlackwaterError) -> Response:
         if isinstance(error, TooLarge):
-            self._inbox.refuse(oversized=1)
+            self._inbox.count_refused(oversized=1)
             return _refusal(413, error)
         if isinstance(error, InvalidInput):
-            self._inbox.refuse(garbage=1)
+            self._inbox.count_refused(garbage=1)
             return _refusal(400, error)
         if isinstance(error, Conflict) and error.code == "inbox.key_reused":
             return _refusal(422, error)

@@ -198,7 +198,7 @@ class WebSocketReceiver:
         except ConnectionClosed as closed:
             why = "the connection was lost"
             if closed.sent is not None and closed.sent.code == _TOO_BIG:
-                self._inbox.refuse(oversized=1)
+                self._inbox.count_refused(oversized=1)
                 why = f"a message had more than {_HARD_LIMIT_BYTES} bytes"
             elif closed.rcvd is not None:
                 why = f"the upstream has closed the connection ({closed.rcvd.code})"
@@ -221,13 +221,13 @@ class WebSocketReceiver:
         content = message.encode() if isinstance(message, str) else message
         position: str | None = None
         if len(content) > self._subscription.max_message_bytes:
-            self._inbox.refuse(oversized=1)
+            self._inbox.count_refused(oversized=1)
             return
         if self._subscription.position_path is not None:
             try:
                 position = find_position(message, self._subscription.position_path)
             except ValueError:
-                self._inbox.refuse(garbage=1)
+                self._inbox.count_refused(garbage=1)
                 return
         self._waiting.append(_Pending(content, position, self._append(content, position)))
         self._waiting_bytes += len(content)

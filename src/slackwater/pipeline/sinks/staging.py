@@ -39,6 +39,9 @@ _PARQUET_AS_ALL_READ_IT = {
     "spark.sql.parquet.writeLegacyFormat": "false",
 }
 
+# Hadoop makes each of these folders by itself, and starts a chmod for it: before the job, one after the other.
+_OF_THE_COMMITTER = "_temporary/0/_temporary"
+
 # Hadoop's usual file system keeps a checksum beside each file, which nobody reads here, and starts a chmod for each of
 # both, which costs more than the write. Only for this write: others share what is cached.
 _ON_A_DISK = {"fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem", "fs.file.impl.disable.cache": "true"}
@@ -120,10 +123,10 @@ class Staging:
         # A folder of its own: one attempt may stage several frames.
         folder = f"{self.folder(attempt)}{secrets.token_hex(4)}/"
         with self._target.scratch(frame.sparkSession) as scratch:
-            scratch.make(folder.rsplit("/", 2)[0])
+            scratch.make(folder + _OF_THE_COMMITTER)
             with _session_settings(frame.sparkSession, _PARQUET_AS_ALL_READ_IT):
                 options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false", **_ON_A_DISK}
-                frame.write.mode("error").options(**options).parquet(scratch.for_spark(folder))
+                frame.write.mode("append").options(**options).parquet(scratch.for_spark(folder))
             listed = scratch.store.list(folder)
             parts = [entry for entry in listed if _is_data(entry.key)]
             rows = in_parallel([lambda entry=entry: count_rows(scratch.store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
