@@ -9,9 +9,13 @@ import sys
 from pathlib import Path
 
 from slackwater.failpoints import VARIABLE
+from slackwater.formats.inbox import COVERED_FILE
+from slackwater.formats.manifest import SourcePosition
+from slackwater.formats.positions import KIND
 from slackwater.incremental.inbox import Inbox
 from slackwater.incremental.inbox_reader import read_covered
 from slackwater.inspect.pipelines import open_pipeline
+from slackwater.pipeline.sources.acknowledge import Acknowledgements
 from slackwater.settings import Settings
 from tests.pipelines import make_pipeline
 
@@ -62,3 +66,22 @@ def test_an_acknowledgement_that_is_killed_at_either_step_is_made_again_and_cove
     dropped.append([b"one more"]).result()
     dropped.close()
     assert dropped.description.dropped <= 10
+
+
+def test_what_is_covered_outlasts_a_power_loss(tmp_path, synced):
+    """A message that was dropped for it is gone: it must not be needed again."""
+    folder = tmp_path / "inbox"
+    inbox = Inbox(folder)
+    inbox.append([b"1", b"2"]).result()
+    uid = inbox.description.uid
+    inbox.close()
+    pipeline = open_pipeline(str(make_pipeline(tmp_path, 1)), Settings())
+    told = Acknowledgements(pipeline.store, {uid: folder})
+    offsets = {"inbox": uid, "position": "1"}
+    told.know(
+        pipeline.state.live[0].checkpoint_id,
+        {"0": SourcePosition(source_type=KIND, offsets=offsets, verbatim="", metadata={})},
+    )
+    synced.clear()
+    assert told.acknowledge(pipeline.state) is None
+    assert {(folder / COVERED_FILE).stat().st_ino, folder.stat().st_ino} <= synced

@@ -120,6 +120,17 @@ def test_E4_killed_while_a_checkpoint_becomes_the_local_database_the_next_start_
     assert sound(tmp_path)
 
 
+def test_E4_a_restored_database_outlasts_a_power_loss(tmp_path, synced):
+    run_writer(tmp_path, rows=5)
+    forget_local(tmp_path)
+    with open_keyed(config_of(tmp_path)) as counts:
+        folder = counts._local.folder
+        restored = [folder / "state" / table.rpartition("/")[2] for table in counts._tables]
+        assert restored and all(path.exists() for path in restored)
+        to_sync = [*restored, folder / "FOLDER", folder / "state", folder, folder.parent]
+        assert [path for path in to_sync if path.stat().st_ino not in synced] == []
+
+
 def local_log(folder: Path) -> Path:
     return max((folder / "store" / "counts.wal" / "state").glob("*.log"))
 

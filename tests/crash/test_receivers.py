@@ -50,6 +50,7 @@ def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing_that_is_sent_
                 continue  # no answer: the same once more, to this receiver or to the next
             assert (status, answer["accepted"], answer["first"]) == (200, 3, 3 * sent + 1), answer
             sent += 1
+            assert sent < first + 500, f"{point} was never reached"
             if sent % 4 == 0:
                 collector.collect()
         code, _ = receiver.end()
@@ -113,9 +114,11 @@ def test_many_senders_and_kills_at_any_time_leave_each_message_once(tmp_path):
     for thread in senders:
         thread.start()
     for life in range(4):
+        before = len(acknowledged)
         receiver = Receiver("http", folder, "--listen", "127.0.0.1:0")
         port[0] = receiver.port()
         ended.wait(1.0)
+        assert len(acknowledged) > before, f"nothing was acknowledged in life {life}"
         if life < 3:
             receiver.process.kill()
             receiver.end()

@@ -357,7 +357,7 @@ class Hindered(Inbox):
     def _do(self, work: Any) -> Future[None]:
         if self.hindered in (0, 2):
             failed: Future[None] = Future()
-            failed.set_exception(Unavailable("No space left on device", code="keyed.unavailable"))
+            failed.set_exception(Unavailable("No space left on device", code="keyed.full"))
             self.hindered += 1
             return failed
         self.hindered += 1

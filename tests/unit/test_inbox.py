@@ -24,6 +24,7 @@ from slackwater.incremental.inbox_layout import decode_messages, encode_messages
 from slackwater.incremental.inbox_limits import Limits
 from slackwater.incremental.inbox_reader import Message, check_range, read_messages, read_published, report
 from slackwater.incremental.rocks import Rocks
+from slackwater.incremental.wal import SECTOR_BYTES
 from slackwater.world import RealWorld
 
 
@@ -317,7 +318,7 @@ def test_a_gap_begins_when_the_upstream_was_last_heard_of_whatever_the_heartbeat
 
 def test_a_sender_that_asks_often_is_taken_again_once_the_disk_has_room(opened, monkeypatch):
     inbox = opened()
-    full = Unavailable("No space left on device", code="keyed.unavailable")
+    full = Unavailable("No space left on device", code="keyed.full")
     with monkeypatch.context() as patch:
 
         def refuse(*args, **fields):
@@ -340,15 +341,7 @@ def test_a_sender_that_asks_often_is_taken_again_once_the_disk_has_room(opened, 
 # --- a folder that is not, or no longer, what it was
 
 
-def test_all_folders_on_the_way_to_an_inbox_outlast_a_power_loss(tmp_path, monkeypatch):
-    synced: set[int] = set()
-    fsync = os.fsync
-
-    def note(descriptor: int) -> None:
-        fsync(descriptor)
-        synced.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", note)
+def test_all_folders_on_the_way_to_an_inbox_outlast_a_power_loss(tmp_path, synced):
     folder = tmp_path / "a" / "b" / "inbox"
     Inbox(folder).close()
     made = [tmp_path, tmp_path / "a", tmp_path / "a" / "b", folder]
@@ -447,8 +440,8 @@ def test_what_a_pipeline_covers_is_dropped_and_reading_it_again_is_an_error(open
     with pytest.raises(NotFound, match=r"inbox\.dropped"):
         read_all(folder, 6)
     cover(folder, 3, uid)  # it never goes back
-    inbox.append([b"11"]).result()
-    time.sleep(0.4)
+    status = (folder / COVERED_FILE).stat()
+    wait_until(lambda: inbox._covered_seen == (status.st_ino, status.st_mtime_ns))
     assert inbox.description.dropped == 7
 
 
@@ -546,15 +539,22 @@ def test_an_inbox_of_another_release_is_refused_and_stays_as_it_is(opened, folde
 # --- reading
 
 
-def test_a_reader_who_sees_half_of_what_is_being_written_looks_again(opened, folder):
+def test_what_is_written_in_place_fits_into_a_sector_of_a_disk():
+    most = 2**53 - 1
+    assert len(documents.encode(Published(inbox=32 * "f", position=most, dropped=most))) <= SECTOR_BYTES
+
+
+def test_a_reader_who_sees_half_of_what_is_being_written_looks_again(opened, folder, monkeypatch):
     opened().append([b"1"]).result()
     path = folder / PUBLISHED_FILE
     whole = path.read_bytes()
     path.write_bytes(whole[:60] + b"#" * (len(whole) - 60))
-    mending = threading.Timer(0.1, lambda: path.write_bytes(whole))
-    mending.start()
-    assert read_published(folder).position == 1
-    mending.join()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda _: path.write_bytes(whole))
+        assert read_published(folder).position == 1
+    path.write_bytes(whole[:60])
+    with pytest.raises(Corrupt, match=r"inbox\.damaged"):
+        read_published(folder)
 
 
 def test_what_readers_are_told_is_written_in_place_and_replaced_when_it_gets_longer(opened, folder):
@@ -579,6 +579,24 @@ def test_readers_are_told_though_the_file_is_not_the_one_that_was_written_before
         path.unlink() if act == "removed" else path.rename(folder.parent / "elsewhere")
     inbox.append([b"2"]).result()
     assert read_published(folder).position == 2
+
+
+def test_messages_are_taken_while_readers_cannot_be_told_of_them_and_then_they_are(opened, folder, monkeypatch, caplog):
+    inbox = opened()
+    inbox.append([b"x"] * 8).result()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        for position in range(9, 14):  # 10 is a digit longer than 9
+            assert inbox.append([b"x"]).result() == Appended(position, position)
+            assert read_published(folder).position == 9
+        time.sleep(0.6)  # it has looked around, more than once
+        assert inbox.append([b"x"]).result() == Appended(14, 14) and inbox.hindrance is None
+    assert caplog.text.count("readers are not told") == 1
+    wait_until(lambda: read_published(folder).position == 14)
 
 
 def test_readers_are_told_though_the_disk_is_full(opened, folder, monkeypatch):

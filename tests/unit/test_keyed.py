@@ -388,8 +388,7 @@ def test_a_restored_state_that_is_not_the_one_that_was_checkpointed_is_refused(t
         check_keyed(tmp_path / "one", VNODE_COUNT)
 
 
-def test_a_full_disk_is_said_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
-    """A limit on the size of files stands for a disk that is full: RocksDB cannot tell the difference."""
+def test_a_log_that_cannot_grow_is_said_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
 from pathlib import Path
