@@ -33,7 +33,7 @@ def append(folder: Path, rounds: int) -> None:
 
 
 def put(folder: Path, rounds: int) -> None:
-    """Put keys into a keyed state: after the first round that counts, all of them are there."""
+    """Put keys into a keyed state that has them: the round that does not count has put them there."""
     with open_keyed(CheckpointConfig(folder / "store" / "counts")) as counts:
         measure(folder, rounds, partial(put_group, counts), case="put", what="keys", key_bytes=KEY_BYTES)
 

@@ -1,4 +1,4 @@
-"""Keyed state against what this machine can do: durable appends, deltas, recovery, memory, a join, messages.
+"""Keyed state against what this machine can do: durable appends and puts, deltas, recovery, memory, a join, messages.
 
 ``docs/performance.md`` says what is compared with what.
 """

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import slackwater as sw
-from slackwater.pipeline.tables.feeds import Changes
 
 from .turns import compare, take_turns
 
@@ -43,15 +42,15 @@ class Generated(sw.Feed):
     def __init__(self) -> None:
         self._given = False
 
-    def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
+    def read(self, position: Mapping[str, str], schema: pa.Schema) -> sw.Changes | None:
         if not position:
-            return Changes(rows_of(range(TABLE_ROWS)).to_batches(), "the whole", {"version": "0"})
+            return sw.Changes(rows_of(range(TABLE_ROWS)).to_batches(), "the whole", {"version": "0"})
         self._given = not self._given
         if not self._given:
             return None
         version = int(position["version"]) + 1
         chosen = random.Random(version).sample(range(TABLE_ROWS), CHANGES)
-        return Changes(rows_of(chosen).to_batches(), "some", {"version": str(version)})
+        return sw.Changes(rows_of(chosen).to_batches(), "some", {"version": str(version)})
 
 
 def rows_of(ids: Any) -> pa.Table:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .pipeline.sinks.files_reader import read_committed
     from .pipeline.sinks.function import FunctionSink
     from .pipeline.sources.inbox import inbox
-    from .pipeline.tables.feeds import Feed
+    from .pipeline.tables.feeds import Changes, Feed
     from .pipeline.tables.file_feed import FileFeed
     from .pipeline.tables.stream_feed import StreamFeed
     from .pipeline.tables.table import table
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Changes",
     "CheckpointConfig",
     "Conflict",
     "Corrupt",
@@ -62,6 +63,7 @@ __all__ = [
 
 # Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake.
 _LAZY = {
+    "Changes": ".pipeline.tables.feeds",
     "CheckpointConfig": ".incremental.config",
     "DeltaSink": ".pipeline.sinks.delta",
     "Feed": ".pipeline.tables.feeds",

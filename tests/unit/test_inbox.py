@@ -517,7 +517,7 @@ def test_messages_that_do_not_decode_are_damage(record):
         decode_messages(messages_key(9), record)
 
 
-@pytest.mark.parametrize(("other", "hint"), [(1, "begin a new folder"), (3, "or a newer one")])
+@pytest.mark.parametrize(("other", "hint"), [(1, "then begin a new folder"), (3, "or a newer one")])
 def test_an_inbox_of_another_release_is_refused_and_stays_as_it_is(opened, folder, other, hint):
     inbox = opened()
     inbox.append([b"1"]).result()

@@ -126,5 +126,6 @@ def decode(data: bytes, kind: type[T]) -> T:
             code="inbox.unknown_version",
             hint="use the release that wrote it, or a newer one"
             if error.version > VERSION
-            else "let its pipeline read it to the end with the release that wrote it, and begin a new folder",
+            else "let its pipeline read it to the end with the release that wrote it; then begin a new folder, and a "
+            "pipeline under another queryName",
         ) from None

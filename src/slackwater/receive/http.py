@@ -179,7 +179,7 @@ def count(inbox: Inbox) -> dict[str, Any]:
         "garbage": garbage,
         "oversized": oversized,
         "repeated": known.repeated,
-        "gaps": known.gaps,
+        "gap_count": known.gaps,
         "keys": known.keys_held,
     }
 

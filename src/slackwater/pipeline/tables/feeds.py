@@ -12,7 +12,10 @@ import pyarrow as pa
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """Changes in their order, where they come from in words, and the position that is reached when they are applied."""
+    """Changes in their order, where they come from in words, and the position that is reached when they are applied.
+
+    ``batches`` are Arrow record batches. ``position`` is the feed's own, as text by text.
+    """
 
     batches: list[Any]
     where: str
@@ -20,7 +23,23 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Feed(ABC):
-    """A source of changes that can be read again from any position that it gave. ``kind`` is a word for tools."""
+    """A source of changes that can be read again from any position that it gave. ``kind`` is a word for tools.
+
+    >>> class Listed(Feed):
+    ...     kind = "listed"
+    ...
+    ...     def __init__(self, rows):
+    ...         self.rows = rows
+    ...
+    ...     def read(self, position, schema):
+    ...         done = int(position.get("row", 0))
+    ...         new = [pa.RecordBatch.from_pylist([row], schema) for row in self.rows[done:]]
+    ...         return Changes(new, f"rows from {done} on", {"row": str(len(self.rows))}) if new else None
+    >>> schema = pa.schema({"id": pa.int64(), "risk": pa.string()})
+    >>> feed = Listed([{"id": 1, "risk": "low"}, {"id": 2, "risk": "high"}])
+    >>> feed.read({"row": "1"}, schema).batches[0].to_pylist(), feed.read({"row": "2"}, schema)
+    ([{'id': 2, 'risk': 'high'}], None)
+    """
 
     kind: str
 
