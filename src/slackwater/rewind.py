@@ -257,8 +257,8 @@ def plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int,
 
 
 def plan_sources(newest: Manifest | None, target: Manifest) -> list[SourcePlan]:
-    """Say where the sources stand by the newest manifest, if one can be read, and by the target's."""
-    now = newest.source_offsets if newest else {}
+    """Say where sources, and feeds of tables, stand by the newest manifest, if one can be read, and by the target's."""
+    now, then = _all_positions(newest) if newest else {}, _all_positions(target)
     return [
         SourcePlan(
             name=name,
@@ -266,5 +266,9 @@ def plan_sources(newest: Manifest | None, target: Manifest) -> list[SourcePlan]:
             now=now[name].offsets if name in now else None,
             then=position.offsets,
         )
-        for name, position in target.source_offsets.items()
+        for name, position in then.items()
     ]
+
+
+def _all_positions(manifest: Manifest) -> dict[str, SourcePosition]:
+    return manifest.source_offsets | {f"table {name}": found for name, found in manifest.table_offsets.items()}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from slackwater.receive.http import open_socket, parse_listen
 from slackwater.receive.http_bodies import HttpLimits, split
 from slackwater.receive.messages import find_position, parse_path
 from slackwater.receive.websocket import check_url
-from tests.crash.receivers import NDJSON, get, post
+from tests.crash.receivers import NDJSON, Receiver, get, post
 from tests.store.test_full_and_read_only import NAMESPACE, can_mount
 
 TOKEN = "SLACKWATER_RECEIVE_TOKEN"
@@ -41,15 +44,19 @@ def test_json_and_ndjson_are_taken_as_they_are_and_what_is_neither_is_refused_wh
     status, answer = post(port, b'{"a":1}\n{"b":', Content_Type=NDJSON)
     assert status == 400 and "message 2" in answer["error"]["message"]
     assert post(port, b"1", Idempotency_Key="x" * 257)[1]["error"]["code"] == "receive.bad_key"
+    for blank in (b"\x0b1", b"1\x0c"):  # to Python, not to JSON
+        assert post(port, blank)[0] == 400
     for body in (b'"' + 200 * b"x" + b'"', bytes(2000)):
         assert post(port, body)[0] == 413
     assert get(port, "/health") == (200, {"status": "ok"})
     counters = get(port, "/counters")[1]
-    assert (counters["position"], counters["garbage"], counters["oversized"]) == (3, 10, 2)
+    assert (counters["position"], counters["garbage"], counters["oversized"]) == (3, 12, 2)
+    status, answer = post(port, b"1", Content_Encoding="gzip")
+    assert (status, answer["error"]["code"]) == (415, "receive.encoded")
     assert receiver.end()[0] == 0
     assert kept(tmp_path / "inbox") == [b'{"a":  1}', b'{"b":2}', b"[3]"]
     found = report(tmp_path / "inbox").description
-    assert (found.garbage, found.oversized) == (10, 2)
+    assert (found.garbage, found.oversized) == (12, 2)
 
 
 def test_a_full_inbox_answers_429_and_a_reused_key_422(receive):
@@ -59,6 +66,24 @@ def test_a_full_inbox_answers_429_and_a_reused_key_422(receive):
     assert post(port, b"2")[0] == 200
     status, answer = post(port, b"3")
     assert (status, answer["error"]["code"]) == (429, "inbox.full")
+
+
+def test_two_idempotency_keys_are_none(receive):
+    _, port = receive()
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sender:
+        sender.sendall(
+            b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n" + 2 * b"Idempotency-Key: a\r\n" + b"\r\n1"
+        )
+        assert sender.recv(1000).startswith(b"HTTP/1.1 400 ")
+    assert get(port, "/counters")[1]["position"] == 0
+
+
+def test_what_can_never_fit_is_too_large_and_need_not_wait(receive):
+    _, port = receive("--max-held", 2, "--max-held-bytes", 1000)
+    assert post(port, b"1\n2\n3\n", Content_Type=NDJSON)[0] == 413
+    assert post(port, b'"' + 1000 * b"x" + b'"')[0] == 413
+    assert get(port, "/health")[0] == 200
+    assert post(port, b"1\n2", Content_Type=NDJSON)[0] == 200
 
 
 def test_a_receiver_that_has_as_many_keys_as_it_may_have_says_so_and_knows_them_still(receive, tmp_path):
@@ -78,6 +103,33 @@ def test_a_receiver_that_has_as_many_keys_as_it_may_have_says_so_and_knows_them_
     assert get(port, "/health")[0] == 200
     assert receiver.end()[0] == 0
     assert receiver.words.count("messages have to wait") == 1
+
+
+def test_a_receiver_whose_folder_is_removed_acknowledges_nothing_more_and_ends_with_an_error(receive, tmp_path):
+    receiver, port = receive()
+    assert post(port, b"1")[0] == 200
+    shutil.rmtree(tmp_path / "inbox")
+    status, answer = post(port, b"2")
+    assert (status, answer["error"]["code"]) == (503, "keyed.removed")
+    assert receiver.process.wait(30) == 13
+    code, _ = receiver.end()
+    assert code == 13 and "ended cleanly" not in receiver.words and "keyed.removed" in receiver.words
+
+
+def test_one_ctrl_c_that_comes_twice_ends_a_receiver_cleanly(tmp_path):
+    """As where a program signals its child, and then the group that the child is in."""
+    commands = [["http", "--listen", "127.0.0.1:0"], ["ws", "ws://127.0.0.1:9/"]]
+    for kind, *rest in commands:
+        for pause_s in (0, 0.001, 0.01, 0.05):
+            receiver = Receiver(kind, tmp_path / kind, *rest)
+            assert receiver.wait_for("receiving (at|from)"), receiver.words
+            receiver.process.send_signal(signal.SIGINT)
+            time.sleep(pause_s)
+            with suppress(ProcessLookupError):
+                receiver.process.send_signal(signal.SIGINT)
+            code, _ = receiver.end()
+            assert code == 130 and "ended cleanly" in receiver.words, receiver.words
+            assert "Traceback" not in receiver.words
 
 
 def test_with_a_token_only_those_who_know_it_are_heard_and_it_is_never_said(receive):
@@ -182,6 +234,7 @@ def test_what_an_inbox_holds_is_shown_beside_its_receiver_and_after_it(receive, 
 
 FULL = """
 import json, random, sys
+from contextlib import suppress
 from pathlib import Path
 from tests.crash.receivers import Receiver, get, post
 root = Path(sys.argv[1])

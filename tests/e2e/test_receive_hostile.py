@@ -12,6 +12,8 @@ import socket
 import threading
 import time
 import tracemalloc
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -24,9 +26,10 @@ from slackwater.errors import Unavailable
 from slackwater.incremental.inbox import Inbox
 from slackwater.incremental.inbox_documents import replace_document
 from slackwater.incremental.rocks import Rocks
-from slackwater.incremental.rocks_errors import unusable
+from slackwater.incremental.rocks_errors import _translate
 from slackwater.receive.http import HttpReceiver
 from slackwater.receive.http_connections import Seldom, limit_connections
+from slackwater.settings import MIB
 from tests.crash.receivers import NDJSON, Receiver, get, post
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
@@ -74,6 +77,39 @@ def test_slow_bodies_are_given_up_and_others_are_heard_again(receive, connect):
     assert all(connection.recv(1000).startswith(b"HTTP/1.1 408 ") for connection in slow)
     assert receiver.end()[0] == 0
     assert "Traceback" not in receiver.words
+
+
+def test_senders_that_read_none_of_their_answers_do_not_keep_their_connections(receive, connect):
+    receiver, port = receive("--timeout", 2)
+    silent = connect(port)
+    silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    silent.settimeout(1)
+    asked = b"GET /counters HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+    began = time.monotonic()
+    with pytest.raises(ConnectionError):
+        while time.monotonic() < began + PATIENCE_S:
+            with suppress(TimeoutError):
+                silent.sendall(asked)
+    assert receiver.end()[0] == 0
+    assert "Traceback" not in receiver.words
+
+
+@pytest.mark.parametrize("size", [8 * MIB + 1, 20 * MIB])
+def test_a_sender_that_closes_its_connection_is_told_that_its_body_is_too_large(receive, size):
+    """The answer comes at the end of what it sends: closed before that, it would see a broken connection alone."""
+    _, port = receive()
+    for _ in range(5):
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/", data=bytes(size))  # it says Connection: close
+        with pytest.raises(urllib.error.HTTPError) as refused, urllib.request.urlopen(asked, timeout=PATIENCE_S):
+            pass
+        refused.value.close()
+        assert refused.value.code == 413
+
+
+def test_one_who_asks_first_does_not_send_what_is_refused(receive, connect):
+    _, port = receive()
+    asking = connect(port, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\nExpect: 100-continue\r\n\r\n")
+    assert asking.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 
 def test_a_sender_that_leaves_amid_its_body_is_no_error_of_the_receiver(receive, connect):
@@ -188,7 +224,7 @@ def test_only_a_full_disk_is_answered_507_whatever_the_folder_is_called(tmp_path
     inbox = Inbox(tmp_path / "No space left")
 
     def answer(why: str) -> int:
-        error = unusable(inbox.folder, why)
+        error = _translate(inbox.folder, Exception(why))
         return HttpReceiver(inbox)._refuse(error).status_code
 
     try:

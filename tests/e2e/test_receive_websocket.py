@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
-from slackwater.errors import Unavailable
+from slackwater.errors import InvalidInput, Unavailable
 from slackwater.formats import inbox as documents
 from slackwater.formats.inbox import COVERED_FILE, Covered
 from slackwater.incremental.inbox import Inbox
@@ -24,7 +24,7 @@ from slackwater.incremental.inbox_limits import Limits
 from slackwater.incremental.inbox_reader import read_messages, read_published
 from slackwater.receive import websocket
 from slackwater.receive.stopping import Stop
-from slackwater.receive.websocket import Subscription, WebSocketReceiver
+from slackwater.receive.websocket import Subscription, WebSocketReceiver, check_positions
 
 PATIENCE_S = 30
 
@@ -69,6 +69,30 @@ def cover(inbox: Inbox, position: int) -> None:
     """Say what a pipeline says that has a checkpoint up to a position."""
     covered = Covered(inbox=inbox.description.uid, position=position, pipeline=32 * "a")
     replace_document(inbox.folder / COVERED_FILE, documents.encode(covered), durably=False)
+
+
+@pytest.mark.parametrize("path", [("nope",), ("seq",)])
+def test_that_no_message_has_a_position_is_said(tmp_path, caplog, path):
+    inbox = Inbox(tmp_path / "inbox")
+
+    async def replay(connection: ServerConnection) -> None:
+        await connection.send('{"type": "hello"}')
+        await connection.send('{"seq": 1}')
+
+    async def main() -> None:
+        async with following(inbox, replay, position_path=path):
+            await until(lambda: inbox.description.gaps >= 2)
+
+    asyncio.run(main())
+    assert ("no message had a position" in caplog.text) == (path == ("nope",))
+
+
+@pytest.mark.parametrize("asked", [{"url": "ws://127.0.0.1/{position}"}, {"subscribe": ('{"after": {position}}',)}])
+def test_a_position_that_no_message_tells_is_not_asked_for(asked):
+    with pytest.raises(InvalidInput, match=r"receive\.no_position"):
+        check_positions(Subscription(**{"url": "ws://127.0.0.1/", **asked}))
+    told = Subscription(**{"url": "ws://127.0.0.1/", "position_path": ("seq",), **asked})
+    assert check_positions(told) is told
 
 
 def test_two_messages_at_one_position_are_taken_once_each_however_often_they_are_replayed(tmp_path):

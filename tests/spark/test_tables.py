@@ -15,6 +15,7 @@ import pytest
 
 import slackwater as sw
 from slackwater.incremental.inbox import Inbox
+from slackwater.inspect.checkpoints import show
 from slackwater.inspect.pipelines import open_pipeline
 from slackwater.inspect.verification import verify
 from slackwater.pipeline.query import PipelineQuery
@@ -105,8 +106,12 @@ def test_table_and_stream_come_back_together(risks: Risks) -> None:
     assert manifest.vnode_count == 256 and manifest.table_offsets["risks"].offsets == {"file": "00000004.json"}
     assert manifest.table_offsets["risks"].source_type == "files"
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    shown = show(pipeline, head).tables
+    assert shown == {"risks": {"source_type": "files", "offsets": {"file": "00000004.json"}}}
     # Rolled back, the table is what it was then, and its feed is read again from there.
-    sw.rollback(str(risks.folder / "store" / "risks"), "1")
+    plan = sw.rollback(str(risks.folder / "store" / "risks"), "1")
+    (feed,) = (source for source in plan.sources if source.name == "table risks")
+    assert (feed.source_type, feed.now, feed.then) == ("files", {"file": "00000004.json"}, {"file": "00000002.json"})
     shutil.rmtree(risks.folder / "work")
     risks.made = risks.table()
     again = risks.start()

@@ -387,6 +387,30 @@ def test_a_database_that_lacks_what_was_acknowledged_is_refused_and_nothing_is_g
     assert (folder / PUBLISHED_FILE).read_bytes() == published
 
 
+@pytest.mark.parametrize("act", ["removed", "moved", "replaced"])
+def test_nothing_is_acknowledged_that_goes_to_a_folder_which_is_no_longer_there(opened, folder, act):
+    inbox = opened()
+    inbox.begin_receiving().result()
+    inbox.append([b"1"]).result()
+    if act == "removed":
+        shutil.rmtree(folder)
+    else:
+        folder.rename(folder.with_name("elsewhere"))
+    if act == "replaced":
+        shutil.copytree(folder.with_name("elsewhere"), folder)
+    with pytest.raises(Corrupt, match=r"keyed\.removed"):
+        inbox.append([b"2"]).result(10)
+    assert inbox.failure is not None and inbox.hindrance is inbox.failure
+
+
+def test_a_receiver_whose_folder_was_removed_does_not_end_cleanly(opened, folder):
+    inbox = opened()
+    inbox.begin_receiving().result()
+    shutil.rmtree(folder)
+    inbox.close()
+    assert inbox.failure is not None and inbox.failure.code == "keyed.removed"
+
+
 def test_an_inbox_is_not_made_among_other_things(opened, folder):
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
@@ -545,7 +569,9 @@ def test_what_is_written_in_place_fits_into_a_sector_of_a_disk():
 
 
 def test_a_reader_who_sees_half_of_what_is_being_written_looks_again(opened, folder, monkeypatch):
-    opened().append([b"1"]).result()
+    inbox = opened()
+    inbox.append([b"1"]).result()
+    inbox.close()  # it would mend the file
     path = folder / PUBLISHED_FILE
     whole = path.read_bytes()
     path.write_bytes(whole[:60] + b"#" * (len(whole) - 60))
@@ -579,6 +605,45 @@ def test_readers_are_told_though_the_file_is_not_the_one_that_was_written_before
         path.unlink() if act == "removed" else path.rename(folder.parent / "elsewhere")
     inbox.append([b"2"]).result()
     assert read_published(folder).position == 2
+
+
+@pytest.mark.parametrize("act", ["removed", "put back"])
+def test_readers_are_told_again_though_nothing_comes_any_more(opened, folder, act):
+    inbox, path = opened(), folder / PUBLISHED_FILE
+    older = path.read_bytes()
+    inbox.append([b"1"]).result()
+    path.unlink() if act == "removed" else path.write_bytes(older)
+    wait_until(lambda: path.exists() and read_published(folder).position == 1)
+
+
+def test_what_readers_are_told_is_brought_to_the_disk_within_seconds(opened, folder, monkeypatch):
+    synced: list[tuple[int, bytes]] = []
+    fdatasync = os.fdatasync
+
+    def note(descriptor: int) -> None:
+        fdatasync(descriptor)
+        synced.append((os.fstat(descriptor).st_ino, (folder / PUBLISHED_FILE).read_bytes()))
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    inbox, began = opened(), time.monotonic()
+    while time.monotonic() < began + 2.5:
+        inbox.append([b"x"] * 10).result()
+    last = documents.encode(inbox._publishable())
+    wait_until(lambda: bool(synced) and synced[-1] == ((folder / PUBLISHED_FILE).stat().st_ino, last))
+    assert 2 <= len(synced) <= 5, "not with every message"
+
+
+def test_a_receiver_does_not_pass_over_half_of_what_readers_were_told(opened, folder):
+    inbox = opened()
+    inbox.append([b"1"]).result()
+    inbox.close()
+    path = folder / PUBLISHED_FILE
+    path.write_bytes(path.read_bytes()[:100] + bytes(96))
+    with pytest.raises(Corrupt, match=r"inbox\.damaged.*position\.json") as refused:
+        opened()
+    assert refused.value.hint is not None and "delete that file" in refused.value.hint
+    path.unlink()
+    assert opened().append([b"2"]).result() == Appended(2, 2)
 
 
 def test_messages_are_taken_while_readers_cannot_be_told_of_them_and_then_they_are(opened, folder, monkeypatch, caplog):
@@ -650,7 +715,7 @@ def test_another_inbox_or_an_older_copy_in_its_place_is_refused(tmp_path):
 def test_a_folder_without_an_inbox_and_documents_that_are_none_are_refused(opened, folder, tmp_path):
     with pytest.raises(NotFound, match=r"inbox\.not_there"):
         read_published(tmp_path)
-    opened()
+    opened().close()
     path = folder / PUBLISHED_FILE
     path.write_bytes(path.read_bytes().replace(b'"dropped":0', b'"dropped":1'))
     with pytest.raises(Corrupt, match=r"inbox\.damaged"):

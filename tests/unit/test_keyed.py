@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -391,6 +393,7 @@ def test_a_restored_state_that_is_not_the_one_that_was_checkpointed_is_refused(t
 def test_a_log_that_cannot_grow_is_said_and_what_was_acknowledged_stays(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
+from contextlib import suppress
 from pathlib import Path
 from slackwater.errors import Unavailable
 from slackwater.incremental.keyed import KeyedState
@@ -435,6 +438,16 @@ def test_a_write_that_has_to_wait_for_tables_is_made_once(tmp_path: Path, monkey
     assert refused, "RocksDB has kept up with all of it"
     assert dict(state.scan()) == model and state.key_count == len(model)
     state.close()
+
+
+def test_nothing_is_acknowledged_that_goes_to_a_folder_which_was_removed(tmp_path: Path) -> None:
+    state = KeyedState(tmp_path / "state")
+    state.put(b"a", b"1")
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(Corrupt, match=r"keyed\.removed"):
+        state.put(b"b", b"1")
+    with suppress(SlackwaterError):
+        state.close()
 
 
 def test_a_folder_that_may_not_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

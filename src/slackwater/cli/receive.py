@@ -97,7 +97,11 @@ def _shared(function: _Function) -> _Function:
 @command.command("http")
 @click.argument("folder", metavar="DIR")
 @click.option(
-    "--listen", default="127.0.0.1:8080", show_default=True, metavar="HOST:PORT", help="Where; port 0 is any free one."
+    "--listen",
+    default="127.0.0.1:8080",
+    show_default=True,
+    metavar="[HOST:]PORT",
+    help="Where; port 0 is any free one.",
 )
 @click.option(
     "--max-body",
@@ -161,9 +165,10 @@ def http(
     with receiver.open_socket(host, port, token=token) as listening:
         inbox = _open(folder, limits)
         told = HttpLimits(
-            max_body_bytes=max_body,
-            max_message_bytes=max_message,
-            max_messages=max_messages,
+            # What can never fit is too large: to wait would not help.
+            max_body_bytes=min(max_body, limits["max_held_bytes"]),
+            max_message_bytes=min(max_message, limits["max_held_bytes"]),
+            max_messages=min(max_messages, limits["max_held"]),
             timeout_s=timeout_s,
         )
         at = f"http://{format_address(host, listening.getsockname()[1])}"
@@ -225,14 +230,16 @@ def ws(
     from ..receive.bearer import read_token  # noqa: PLC0415
     from ..receive.messages import parse_path  # noqa: PLC0415
 
-    subscription = receiver.Subscription(
-        url=receiver.check_url(url),
-        subscribe=subscribe,
-        position_path=parse_path(path) if path is not None else None,
-        first_position=first_position,
-        unique_positions=unique_positions,
-        max_message_bytes=max_message,
-        secret=read_token(),
+    subscription = receiver.check_positions(
+        receiver.Subscription(
+            url=receiver.check_url(url),
+            subscribe=subscribe,
+            position_path=parse_path(path) if path is not None else None,
+            first_position=first_position,
+            unique_positions=unique_positions,
+            max_message_bytes=min(max_message, limits["max_held_bytes"]),
+            secret=read_token(),
+        )
     )
     log_to_stderr()
     inbox = _open(folder, limits)

@@ -84,6 +84,10 @@ def _print(detail: CheckpointDetail) -> None:
         [[name, source["source_type"], format_offsets(source["offsets"])] for name, source in detail.sources.items()],
     )
     _section(
+        ["TABLE", "FEED", "OFFSETS"],
+        [[name, feed["source_type"], format_offsets(feed["offsets"])] for name, feed in detail.tables.items()],
+    )
+    _section(
         ["OPERATOR", "STORE", ">PARTITIONS", "KIND", ">SIZE"],
         [
             [

@@ -24,7 +24,13 @@ from ..settings import MIB
 from ..world import RealWorld, World
 from . import inbox_layout as layout
 from .inbox_batch import Append, Appended, Batch, Presence, Session, Work
-from .inbox_documents import read_document, remove_unfinished, replace_document, write_document
+from .inbox_documents import (
+    read_document,
+    remove_unfinished,
+    replace_document,
+    sync_document,
+    write_document,
+)
 from .inbox_limits import Limits, full
 from .inbox_opening import describe, refuse_other_database, refuse_other_folder
 from .rocks import Rocks
@@ -37,6 +43,8 @@ _LOOK_S = 0.25
 _AGAIN_S = 0.5
 # For so long nothing had to wait before that is said.
 _CALM_S = 5.0
+# What readers are told is synced not more often than this.
+_SYNC_S = 1.0
 _GROUP_BYTES = 8 * MIB
 _GROUP_MESSAGES = 20_000
 
@@ -80,7 +88,9 @@ class Inbox:
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
             self._written_at = self._world.monotonic()
             self._write([])  # its uid, and all that is there, are durable before anybody is told of them
-            self._published, self._untold = self._publishable(), False
+            self._published: Published | None = self._publishable()
+            self._untold = False
+            self._synced_published, self._synced_at = self._published, self._world.monotonic()
             replace_document(folder / PUBLISHED_FILE, documents.encode(self._published), durably=True)
             reach("inbox.open.after")
         except BaseException:
@@ -272,7 +282,10 @@ class Inbox:
         except BaseException as error:
             self._note_failure(error)
         if self._rocks is not None:
+            if not busy and not self._is_told():
+                self._published = None
             self._publish()
+            self._sync_published()
 
     def _try_to_write(self, group: list[Work], *, covered: int = 0) -> list[Any]:
         if self.failure is not None:
@@ -367,6 +380,24 @@ class Inbox:
             self._untold = True
         else:
             self._published, self._untold = published, False
+
+    def _is_told(self) -> bool:
+        """Tell whether readers find what was written for them: somebody may have put back an older file, or none."""
+        with suppress(SlackwaterError):
+            return read_document(self.folder / PUBLISHED_FILE) == documents.encode(self._publishable())
+        return False
+
+    def _sync_published(self) -> None:
+        """Bring to the disk what readers are told, now and then: a power loss should not take them back by much.
+
+        Who had read further would take this inbox for an older copy, until its receiver runs.
+        """
+        now = self._world.monotonic()
+        if self._published == self._synced_published or now - self._synced_at < _SYNC_S:
+            return
+        with suppress(SlackwaterError):
+            sync_document(self.folder / PUBLISHED_FILE)
+            self._synced_published, self._synced_at = self._published, now
 
     def _drop_covered(self) -> None:
         """Drop what the pipeline says that it has, if it says something new."""

@@ -67,7 +67,7 @@ def write_document(path: Path, data: bytes) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY)
     except FileNotFoundError:
-        replace_document(path, data, durably=False)
+        replace_document(path, data, durably=True)
         return
     except OSError as error:
         raise _unusable(path, error) from error
@@ -80,7 +80,16 @@ def write_document(path: Path, data: bytes) -> None:
     finally:
         os.close(descriptor)
     if not in_place:
-        replace_document(path, data, durably=False)
+        replace_document(path, data, durably=True)  # it is seldom, and some file systems would leave an empty one
+
+
+def sync_document(path: Path) -> None:
+    """Make what was written over durable."""
+    try:
+        with open(path, "rb") as opened:
+            os.fdatasync(opened.fileno())
+    except OSError as error:
+        raise _unusable(path, error) from error
 
 
 def read_description(rocks: Rocks) -> Description:

@@ -39,7 +39,15 @@ def refuse_other_database(folder: Path, found: Description) -> None:
         return
     if not data.strip(b"\0"):
         return  # it is not synced with every message, and a power loss may leave a name without content
-    published = documents.decode(data, Published)
+    try:
+        published = documents.decode(data, Published)
+    except Corrupt as error:
+        raise Corrupt(
+            f"{error.message}, in {folder / PUBLISHED_FILE}",
+            code=error.code,
+            hint="after a power loss, delete that file and start again: the messages are in the database beside it; "
+            "else restore the folder from a copy",
+        ) from None
     if published.inbox != found.uid or published.position > found.last:
         raise Corrupt(
             f"the inbox in {folder} has acknowledged all up to message {published.position}, and its database "

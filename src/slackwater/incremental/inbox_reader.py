@@ -26,6 +26,10 @@ PATIENCE_S = 5.0
 _PUBLISHED_PATIENCE_S = 0.5
 
 
+# What readers are told is not synced with every message.
+_FIRST_ITS_RECEIVER = "if the machine went down, start the inbox's receiver first"
+
+
 class Message(NamedTuple):
     position: int
     received_at_ms: int
@@ -46,9 +50,9 @@ def read_published(folder: Path) -> Published:
     while True:
         try:
             return documents.decode(read_document(folder / PUBLISHED_FILE), Published)
-        except Corrupt:
+        except Corrupt as error:
             if time.monotonic() > deadline:
-                raise
+                raise Corrupt(error.message, code=error.code, hint=f"{_FIRST_ITS_RECEIVER}; {error.hint}") from None
             time.sleep(0.001)
 
 
@@ -79,7 +83,7 @@ def check_range(folder: Path, published: Published, inbox: str, begin: int, end:
         raise Corrupt(
             f"the inbox in {folder} ends at {published.position}, and was read up to {max(begin, end or 0)} before",
             code="inbox.went_back",
-            hint="put back the folder that was there; this is an older copy of it",
+            hint=f"{_FIRST_ITS_RECEIVER}; else this is an older copy of the folder: put back the one that was there",
         )
 
 

@@ -6,15 +6,17 @@ checkpoint + write-ahead log after it = the content, always
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, cast
 
-from ..errors import InvalidInput
+from ..errors import Corrupt, InvalidInput
 from ..settings import MIB
 from .folders import make_folder
 from .rocks_errors import taken, translated, unusable
@@ -113,7 +115,19 @@ class Rocks:
             reached, self._unsynced = self.position, True
             with translated(self.folder):
                 self._database.flush_wal(sync=True)
+            # A disk goes on taking writes to files that nobody will find again.
+            if not self._is_in_place():
+                raise Corrupt(
+                    f"the folder {self.folder} was removed, moved or replaced while its database was open",
+                    code="keyed.removed",
+                    hint="stop what has it open, then put the folder back",
+                )
             self._synced, self._unsynced = reached, False
+
+    def _is_in_place(self) -> bool:
+        with suppress(OSError):
+            return self._lock is None or os.path.samestat(os.stat(self.folder / LOCK), os.fstat(self._lock.fileno()))
+        return False
 
     def _try_to_write(self, batch: WriteBatch, options: WriteOptions) -> bool:
         """Write, unless that had to wait for tables to be written."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from ..artifacts import in_parallel
 from ..formats.layout import checkpoint_folder
-from ..formats.manifest import Manifest, Origin, all_files
+from ..formats.manifest import Manifest, Origin, SourcePosition, all_files
 from ..formats.query import Query
 from ..formats.states import LiveCheckpoint, State
 from ..labels import labels_of
@@ -59,6 +60,8 @@ class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
     query: Query | None
     watermark_ms: int
     sources: dict[str, dict[str, Any]]
+    # Where what feeds each table stands.
+    tables: dict[str, dict[str, Any]]
     operators: dict[str, dict[str, Any]]
     sinks: dict[str, dict[str, Any]]
     objects: list[ObjectNeed]
@@ -114,10 +117,8 @@ def show(pipeline: Pipeline, entry: LiveCheckpoint) -> CheckpointDetail:
         pipeline_hash=manifest.pipeline_hash,
         query=manifest.query,
         watermark_ms=manifest.watermark_ms,
-        sources={
-            name: {"source_type": position.source_type, "offsets": position.offsets}
-            for name, position in manifest.source_offsets.items()
-        },
+        sources=_positions(manifest.source_offsets),
+        tables=_positions(manifest.table_offsets),
         operators={
             name: {
                 "operator_name": operator.operator_name,
@@ -139,3 +140,9 @@ def show(pipeline: Pipeline, entry: LiveCheckpoint) -> CheckpointDetail:
         inline_bytes=sum(file.size_bytes for file in inline),
         manifest_bytes=entry.manifest_size_bytes,
     )
+
+
+def _positions(found: Mapping[str, SourcePosition]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {"source_type": position.source_type, "offsets": position.offsets} for name, position in found.items()
+    }

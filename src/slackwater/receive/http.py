@@ -8,7 +8,7 @@ import logging
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,6 +32,17 @@ _MEMORY_BYTES = 128 * MIB
 # What a message takes beside its bytes.
 _MESSAGE_BYTES = 256
 _GRACE_S = 10
+# By the error's code, where the class alone does not tell.
+_ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
+    "receive.too_large": (413, {}),
+    "receive.encoded": (415, {}),
+    "receive.too_slow": (408, {"Connection": "close"}),
+    "inbox.key_reused": (422, {}),
+    "inbox.full": (429, {"Retry-After": "1"}),
+    "keyed.full": (507, {"Retry-After": "5"}),
+}
+# Of a body that is refused: beyond this its sender meets a connection that is closed.
+_THROWN_AWAY_BYTES = 64 * MIB
 # nginx's, for a sender that has left: nobody reads it.
 _LEFT = 499
 
@@ -82,9 +93,15 @@ class HttpReceiver:
         from starlette.requests import ClientDisconnect  # noqa: PLC0415
 
         if (refusal := self._turn_away(request)) is not None:
-            return refusal
+            return await self._after_its_body(request, refusal)
         try:
-            key = _parse_key(request.headers.get("idempotency-key"))
+            key = _parse_key(request.headers.getlist("idempotency-key"))
+            if request.headers.get("content-encoding", "identity") != "identity":
+                raise InvalidInput(
+                    "nothing of this request was taken: its body is compressed",
+                    code="receive.encoded",
+                    hint="send it as it is, without a Content-Encoding",
+                )
             with self._memory.hold(self._expect(request)):
                 # The body has no name here: it goes when its messages are there.
                 messages = split(await self._read(request), request.headers.get("content-type", ""), self._limits)
@@ -93,10 +110,28 @@ class HttpReceiver:
         except ClientDisconnect:
             return _answer(_LEFT, None)
         except SlackwaterError as error:
-            return self._refuse(error)
+            refusal = self._refuse(error)
+            return refusal if error.code == "receive.too_slow" else await self._after_its_body(request, refusal)
         count = appended.last - appended.first + 1
         answer = {"accepted": count, "first": appended.first, "last": appended.last, "repeated": appended.repeated}
         return _answer(200, answer)
+
+    async def _after_its_body(self, request: Request, refusal: Response) -> Response:
+        """Let a sender come to the end of what it sends: one whose connection is closed before does not see the answer.
+
+        Not one that asks first (Expect), and none for ever.
+        """
+        from starlette.requests import ClientDisconnect  # noqa: PLC0415
+
+        if "expect" not in request.headers:
+            thrown_away = 0
+            with suppress(ClientDisconnect, RuntimeError, TimeoutError):  # a RuntimeError: it was read before
+                async with asyncio.timeout(self._limits.timeout_s):
+                    async for chunk in request.stream():
+                        thrown_away += len(chunk)
+                        if thrown_away > _THROWN_AWAY_BYTES:
+                            break
+        return refusal
 
     async def health(self, request: Request) -> Response:
         hindrance = self._inbox.hindrance
@@ -153,17 +188,12 @@ class HttpReceiver:
     def _refuse(self, error: SlackwaterError) -> Response:
         if isinstance(error, TooLarge):
             self._inbox.count_refused(oversized=1)
-            return _refusal(413, error)
-        if isinstance(error, InvalidInput):
+        elif isinstance(error, InvalidInput) and error.code != "receive.encoded":
             self._inbox.count_refused(garbage=1)
-            return _refusal(400, error)
-        if isinstance(error, Conflict) and error.code == "inbox.key_reused":
-            return _refusal(422, error)
-        if error.code == "receive.too_slow":
-            return _refusal(408, error, Connection="close")
-        if error.code == "inbox.full":
-            return _refusal(429, error, **{"Retry-After": "1"})
-        return _refusal(507 if error.code == "keyed.full" else 503, error, **{"Retry-After": "5"})
+        status, headers = _ANSWERS.get(error.code, (503, {"Retry-After": "5"}))
+        if isinstance(error, InvalidInput):
+            status, headers = _ANSWERS.get(error.code, (400, {}))
+        return _refusal(status, error, **headers)
 
 
 def count(inbox: Inbox) -> dict[str, Any]:
@@ -184,13 +214,13 @@ def count(inbox: Inbox) -> dict[str, Any]:
     }
 
 
-def _parse_key(text: str | None) -> bytes | None:
-    if text is None:
+def _parse_key(given: list[str]) -> bytes | None:
+    if not given:
         return None
-    key = text.encode("latin-1")
-    if not _KEY.fullmatch(key):
+    key = given[0].encode("latin-1")
+    if not _KEY.fullmatch(key) or len(given) > 1:
         raise InvalidInput(
-            "an Idempotency-Key has 1 to 256 printable ASCII characters",
+            "an Idempotency-Key has 1 to 256 printable ASCII characters, and a request has one",
             code="receive.bad_key",
             hint="a UUID serves; the same one for the same request only",
         )
@@ -208,7 +238,8 @@ def _refusal(status: int, error: SlackwaterError, **headers: str) -> Response:
 
 
 def _unauthorized() -> Response:
-    facts = {"code": "receive.unauthorized", "message": "the token is missing or wrong", "hint": None}
+    hint = f"say Authorization: Bearer TOKEN, the token being the {TOKEN_VARIABLE} of the receiver"
+    facts = {"code": "receive.unauthorized", "message": "the token is missing or wrong", "hint": hint}
     return _answer(401, {"error": facts}, {"WWW-Authenticate": "Bearer"})
 
 

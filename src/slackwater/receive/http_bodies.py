@@ -12,6 +12,9 @@ from .messages import decode_json
 
 _NDJSON = re.compile(r"(?i)application/(x-)?(ndjson|jsonl|jsonlines|json-lines)\b")
 
+# Python's own strip() takes more for blank than JSON does.
+_BLANKS = b" \t\r\n"
+
 
 class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 8 * MIB
@@ -31,7 +34,8 @@ def split(body: bytes, content_type: str, limits: HttpLimits) -> list[bytes]:
     many = _NDJSON.match(content_type) is not None
     if many and body.count(b"\n") > limits.max_messages:
         raise too_large(f"a request may have {limits.max_messages} lines")
-    messages = [line for line in map(bytes.strip, body.split(b"\n")) if line] if many else [body.strip()]
+    lines = body.split(b"\n") if many else [body]
+    messages = [message for line in lines if (message := line.strip(_BLANKS)) or not many]
     if not messages:
         raise _garbage("there is no message in it", many)
     for number, message in enumerate(messages, 1):
@@ -57,7 +61,7 @@ def too_large(why: str) -> TooLarge:
     return TooLarge(
         f"nothing of this request was taken: {why}",
         code="receive.too_large",
-        hint="send less at once; --max-body, --max-messages and --max-message are the limits",
+        hint="send less at once; --max-body, --max-messages and --max-message are the limits, and what may be held",
     )
 
 

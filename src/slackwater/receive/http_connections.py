@@ -1,4 +1,4 @@
-"""Connections to the HTTP receiver: so many at most, and none that sends no request."""
+"""Connections to the HTTP receiver: so many at most, and none that sends no request, or reads no answer."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Connection(H11Protocol):
 
     timeout_s: ClassVar[float]
     most: ClassVar[int]
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -43,8 +44,20 @@ class Connection(H11Protocol):
         self._late = self.loop.call_later(self.timeout_s, self.transport.abort)
         super().on_response_complete()
 
+    def pause_writing(self) -> None:
+        """Bound the time for which a sender does not read its answers; requests may go on coming from it."""
+        self._unread = self.loop.call_later(self.timeout_s, self.transport.abort)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._late.cancel()
+        if self._unread is not None:
+            self._unread.cancel()
         super().connection_lost(exc)
 
 

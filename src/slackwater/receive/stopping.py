@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from ..errors import SlackwaterError
 from ..incremental.inbox import Inbox
 
 _LOOK_S = 0.2
+# One Ctrl-C may come twice, to the program and to its group. A later one is from somebody who does not want to wait.
+_ONE_SIGNAL_S = 2.0
 
 
 class Stop:
@@ -19,26 +24,37 @@ class Stop:
         self._inbox = inbox
         self.asked = asyncio.Event()
         self.signal: int | None = None
+        self._at_s = 0.0
 
-    def _take(self, number: int) -> None:
-        self.signal = self.signal or number
-        self.asked.set()
+    @contextmanager
+    def taking_signals(self) -> Iterator[None]:
+        """Take signals, until all is closed."""
+        loop, before = asyncio.get_running_loop(), dict[signal.Signals, Any]()
+
+        def take(number: int, _: object) -> None:
+            if self.signal is None:
+                self.signal, self._at_s = number, time.monotonic()
+                loop.call_soon_threadsafe(self.asked.set)
+            elif time.monotonic() - self._at_s > _ONE_SIGNAL_S:
+                raise KeyboardInterrupt
+
+        try:
+            for taken in (signal.SIGINT, signal.SIGTERM):
+                before[taken] = signal.signal(taken, take)
+            yield
+        finally:
+            # A program that was told to end does so now: what comes twice must not spoil its exit code.
+            for taken, handler in before.items():
+                signal.signal(taken, handler if self.signal is None else signal.SIG_IGN)
 
     async def watch(self) -> None:
-        """Wait for a signal, or for the inbox to fail."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._take, number)
-        try:
-            while not self.asked.is_set() and self._inbox.failure is None:
-                try:
-                    await asyncio.wait_for(self.asked.wait(), _LOOK_S)
-                except TimeoutError:
-                    continue
-            self.asked.set()
-        finally:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
+        """Wait until it is asked for, or for the inbox to fail."""
+        while not self.asked.is_set() and self._inbox.failure is None:
+            try:
+                await asyncio.wait_for(self.asked.wait(), _LOOK_S)
+            except TimeoutError:
+                continue
+        self.asked.set()
 
 
 def run_until_stopped(inbox: Inbox, receive: Callable[[Stop], Awaitable[None]]) -> int | None:
@@ -46,12 +62,15 @@ def run_until_stopped(inbox: Inbox, receive: Callable[[Stop], Awaitable[None]]) 
 
     async def main() -> int | None:
         stop = Stop(inbox)
-        watching = asyncio.create_task(stop.watch())
-        try:
-            await receive(stop)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        with stop.taking_signals():
+            watching = asyncio.create_task(stop.watch())
+            try:
+                await receive(stop)
+            finally:
+                watching.cancel()
+                await asyncio.gather(watching, return_exceptions=True)
+                # While signals are taken: one that comes twice must not spoil the end.
+                await asyncio.to_thread(inbox.close)
         return stop.signal
 
     try:

@@ -77,6 +77,19 @@ def check_url(url: str) -> str:
     return url
 
 
+def check_positions(subscription: Subscription) -> Subscription:
+    """Refuse to ask for a position that no message could ever tell."""
+    if subscription.position_path is None and any(
+        POSITION in text for text in (subscription.url, *subscription.subscribe)
+    ):
+        raise InvalidInput(
+            f"{POSITION} is to be said to the server, and nothing tells where in a message it is",
+            code="receive.no_position",
+            hint="--position '$.seq'; without it, all that the server sends again would be taken again",
+        )
+    return subscription
+
+
 def fill(template: str, position: str) -> str:
     """Put a position into a subscribe message, so that it stays JSON.
 
@@ -105,6 +118,8 @@ class WebSocketReceiver:
         self._blocked = False
         self._came = asyncio.Event()
         self._began_at_ms = inbox.now_ms()
+        # Of the messages of this connection: whether some came, and whether one of them had a position.
+        self._some = self._placed = False
         # By the loop's clock; infinity while there is no room, and the upstream has to wait.
         self._reading_since_s = 0.0
 
@@ -134,6 +149,7 @@ class WebSocketReceiver:
         from websockets.exceptions import WebSocketException  # noqa: PLC0415
 
         position = self._inbox.description.token or self._subscription.first_position
+        self._some = self._placed = False
         until_ms: int | None = None
         try:
             connection = await self._connect(position)
@@ -145,6 +161,8 @@ class WebSocketReceiver:
             async with connection:
                 why, until_ms = await self._follow(connection, position)
         await self._drain()
+        if self._some and not self._placed and self._subscription.position_path is not None:
+            logger.warning("no message had a position where --position says: what is sent again is taken again")
         if until_ms is None and self._inbox.description.alive_at_ms is None:
             until_ms = self._began_at_ms  # There was never a message; after a kill, the inbox knows until when.
         if until_ms is not None and self._inbox.failure is None:
@@ -229,6 +247,7 @@ class WebSocketReceiver:
             except ValueError:
                 self._inbox.count_refused(garbage=1)
                 return
+        self._some, self._placed = True, self._placed or position is not None
         self._waiting.append(_Pending(content, position, self._append(content, position)))
         self._waiting_bytes += len(content)
         self._came.set()
