@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from slackwater.errors import InvalidInput, NotFound
+from slackwater.pipeline.tables import file_feed
 from slackwater.pipeline.tables.file_feed import FileFeed
 from slackwater.pipeline.tables.rows import RowCodec
 
@@ -52,6 +53,30 @@ def test_a_change_that_does_not_say_whether_it_deletes_does_not(tmp_path: Path) 
     found = changes(tmp_path, "1.parquet", parquet(id=[1, 2, 3], risk=["a", "b", "c"], _deleted=[None, False, True]))
     assert found == {1: ["a"], 2: ["b"], 3: None}
     assert changes(tmp_path, "1.parquet", parquet(id=[1], risk=["a"], _deleted=pa.nulls(1))) == {1: ["a"]}
+
+
+def test_a_file_that_comes_too_late_to_be_read_is_told_of_once(tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(file_feed, "_LOOK_BACK_S", 0.0)
+    feed, position = FileFeed(tmp_path), dict[str, str]()
+
+    def read_all() -> list[str]:
+        found = []
+        while (changes := feed.read(position, SCHEMA)) is not None:
+            position.update(changes.position)
+            found.append(position["file"])
+        return found
+
+    for name in ("3.json", "5.json"):
+        (tmp_path / name).write_bytes(b'{"id": 1}')
+    assert read_all() == ["3.json", "5.json"] and read_all() == []
+    (tmp_path / "7.json").write_bytes(b'{"id": 1}')
+    assert read_all() == ["7.json"] and read_all() == []
+    assert not caplog.records
+    for name in ("4.json", "6.json", "_6.json"):
+        (tmp_path / name).write_bytes(b'{"id": 1}')
+    assert read_all() == read_all() == []
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("2 files came to") and said.endswith("the first is 4.json")
 
 
 def test_a_folder_that_is_not_there_is_not_taken_for_one_without_changes(tmp_path: Path) -> None:
@@ -199,7 +224,9 @@ def test_a_listing_serves_for_all_that_it_has_found(tmp_path: Path) -> None:
     while found := feed.read(position, SCHEMA):
         read.append((position := found.position)["file"])
     assert read == [f"{number:04d}.json" for number in range(30)]
-    assert feed._open().requests.lists == 3, "one has found them all, one has missed none, and one has nothing more"
+    assert feed._open().requests.lists == 4, (
+        "one has found them all, one has missed none, one has nothing more, and one looks for those that came too late"
+    )
 
 
 def test_no_file_is_passed_over_that_comes_while_the_folder_is_listed(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Inbox:
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
             self._written_at = self._world.monotonic()
             self._write([])  # its uid, and all that is there, are durable before anybody is told of them
-            self._published: Published | None = self._publishable()
+            self._published = self._publishable()
             self._untold = False
             self._synced_published, self._synced_at = self._published, self._world.monotonic()
             replace_document(folder / PUBLISHED_FILE, documents.encode(self._published), durably=True)
@@ -282,9 +282,7 @@ class Inbox:
         except BaseException as error:
             self._note_failure(error)
         if self._rocks is not None:
-            if not busy and not self._is_told():
-                self._published = None
-            self._publish()
+            self._publish(again=not busy and not self._is_told())
             self._sync_published()
 
     def _try_to_write(self, group: list[Work], *, covered: int = 0) -> list[Any]:
@@ -364,13 +362,13 @@ class Inbox:
         known = self._description
         return Published(inbox=known.uid, position=known.last, dropped=known.dropped)
 
-    def _publish(self) -> None:
+    def _publish(self, *, again: bool = False) -> None:
         """Tell readers how far they may read: never beyond what is durable, so that no power loss takes it back.
 
         What is durable is acknowledged, even if readers cannot be told of it yet: that is tried again.
         """
         published = self._publishable()
-        if published == self._published:
+        if published == self._published and not again:
             return
         try:
             write_document(self.folder / PUBLISHED_FILE, documents.encode(published))

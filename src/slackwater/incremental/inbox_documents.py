@@ -24,7 +24,9 @@ def read_document(path: Path) -> bytes:
         raise NotFound(
             f"there is no {path}",
             code="inbox.not_there",
-            hint=f"start its receiver once: slackwater receive http {path.parent}",
+            hint="name the folder that a receiver writes to"
+            if path.parent.is_dir() and any(path.parent.iterdir())
+            else f"start its receiver once: slackwater receive http {path.parent}",
         ) from None
     except OSError as error:
         raise _unusable(path, error) from error

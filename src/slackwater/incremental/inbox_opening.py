@@ -23,7 +23,9 @@ def refuse_other_folder(folder: Path) -> None:
     """Refuse to make an inbox among other things: nobody would find it there, nor dare to remove it."""
     if (folder / layout.DATABASE).exists() or not folder.exists():
         return
-    if not folder.is_dir() or any(path.name not in (PUBLISHED_FILE, COVERED_FILE) for path in folder.iterdir()):
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is not a folder", code="inbox.not_empty", hint="name one, or a new name")
+    if any(path.name not in (PUBLISHED_FILE, COVERED_FILE) for path in folder.iterdir()):
         raise InvalidInput(
             f"{folder} is no inbox, and not empty",
             code="inbox.not_empty",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
+import time
 from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -18,7 +21,11 @@ from ...store import Store, open_store
 from .feeds import Changes, Feed
 from .rows import DELETED
 
+logger = logging.getLogger("slackwater")
+
 _MAX_FILE_BYTES = 512 * MIB
+# How often it is looked for files that came too late, and in a folder of how many.
+_LOOK_BACK_S, _MOST_LOOKED_AT = 60.0, 100_000
 _SUFFIXES = (".parquet", ".json", ".jsonl", ".ndjson", ".csv")
 
 
@@ -37,10 +44,16 @@ class FileFeed(Feed):
         self._store: Store | None = None
         # The file that was read last, and those that were listed after it.
         self._last, self._names = "", deque[str]()
+        # The files up to that one, and when it was looked for others among them.
+        self._passed: set[str] | None = None
+        self._looked_at_s: float | None = None
+        # Those that were read since.
+        self._read = set[str]()
 
     def start(self, folder: Path) -> None:
         self._open()
         self._names.clear()
+        self._passed = self._looked_at_s = None
 
     def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
         """Read the first file after the position."""
@@ -49,11 +62,34 @@ class FileFeed(Feed):
         if last != self._last or not self._names:
             self._last, self._names = last, deque(_list_whole(store, last))
         if not self._names:
+            self._look_back(store, last)
             return None
         name = self._names[0]
         batches = _parse(name, store.get(name, max_bytes=_MAX_FILE_BYTES), schema)
         self._last = self._names.popleft()
+        self._read.add(name)
         return Changes(batches, f"the file {name}", {"file": name})
+
+    def _look_back(self, store: Store, last: str) -> None:
+        """Tell of files that came too late to be read, now and then: a whole folder is listed for it."""
+        now = time.monotonic()
+        if self._looked_at_s is not None and now - self._looked_at_s < _LOOK_BACK_S:
+            return
+        self._looked_at_s = now
+        read, self._read = self._read, set()
+        listed = list(islice(store.list_names(""), _MOST_LOOKED_AT + 1))
+        if len(listed) > _MOST_LOOKED_AT:
+            return
+        passed = {name for name in listed if name <= last and _is_meant(name)}
+        if self._passed is not None and (late := passed - self._passed - read):
+            logger.warning(
+                "%d files came to %s with names before %s, which was read already: they are not read; the first is %s",
+                len(late),
+                self.folder,
+                last,
+                min(late),
+            )
+        self._passed = passed
 
     def _open(self) -> Store:
         self._store = self._store or open_store(self.folder, **self._options)

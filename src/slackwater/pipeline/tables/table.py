@@ -96,8 +96,18 @@ class Table:
         """
         columns = self.codec.key if on is None else [on] if isinstance(on, str) else list(on)
         if how not in ("inner", "left"):
-            raise InvalidInput(f"a table is joined inner or left, not {how!r:.50}", code="table.bad_join")
-        if len(columns) != len(self.codec.key) or not set(columns) <= set(frame.columns):
+            raise InvalidInput(
+                f"a table is joined inner or left, not {how!r:.50}",
+                code="table.bad_join",
+                hint="for any other join there is dataframe(spark), which reads the table whole in each micro-batch",
+            )
+        if missing := [name for name in columns if name not in frame.columns]:
+            raise InvalidInput(
+                f"the stream has no column {missing[0]!r:.100} to join the table {self.name!r} on",
+                code="table.bad_join",
+                hint=f"its columns are {', '.join(frame.columns)}; say on=NAME where it is not called as the key is",
+            )
+        if len(columns) != len(self.codec.key):
             raise InvalidInput(
                 f"the table {self.name!r} is joined on its key ({', '.join(self.codec.key)}), not on {columns!r:.100}",
                 code="table.bad_join",
