@@ -628,7 +628,7 @@ def test_what_readers_are_told_is_brought_to_the_disk_within_seconds(opened, fol
     inbox, began = opened(), time.monotonic()
     while time.monotonic() < began + 2.5:
         inbox.append([b"x"] * 10).result()
-    last = documents.encode(inbox._publishable())
+    last = documents.encode(inbox._durable)
     wait_until(lambda: bool(synced) and synced[-1] == ((folder / PUBLISHED_FILE).stat().st_ino, last))
     assert 2 <= len(synced) <= 5, "not with every message"
 

@@ -39,6 +39,8 @@ logger = logging.getLogger("slackwater")
 
 STOPPED = "the receiver was stopped"
 _LOOK_S = 0.25
+# While messages come without a pause: to look, and to tell readers, takes as long as to write some.
+_LOOK_BUSY_S, _PUBLISH_BUSY_S = 0.05, 0.005
 # After a write that failed, the database is opened again not sooner than this.
 _AGAIN_S = 0.5
 # For so long nothing had to wait before that is said.
@@ -88,8 +90,9 @@ class Inbox:
             self._began, self._began_uptime_ms = self._world.monotonic(), self._description.uptime_ms
             self._written_at = self._world.monotonic()
             self._write([])  # its uid, and all that is there, are durable before anybody is told of them
-            self._published = self._publishable()
+            self._published = self._durable
             self._untold = False
+            self._published_at = self._looked_at = self._world.monotonic()
             self._synced_published, self._synced_at = self._published, self._world.monotonic()
             replace_document(folder / PUBLISHED_FILE, documents.encode(self._published), durably=True)
             reach("inbox.open.after")
@@ -207,7 +210,8 @@ class Inbox:
                     if not group and self._closing:
                         return
                 self._act(group)
-                self._look_around(bool(group))
+                if not group or self._world.monotonic() - self._looked_at >= _LOOK_BUSY_S:
+                    self._look_around(bool(group))
         except BaseException as error:
             self._give_up(error, group)
 
@@ -274,6 +278,7 @@ class Inbox:
 
     def _look_around(self, busy: bool) -> None:
         """Do what nobody waits for: drop what is covered, forget old keys, say that the receiver is there."""
+        self._looked_at = self._world.monotonic()
         try:
             self._drop_covered()
             due = self._world.monotonic() - self._written_at >= self.limits.heartbeat_s
@@ -281,9 +286,8 @@ class Inbox:
                 self._try_to_write([])
         except BaseException as error:
             self._note_failure(error)
-        if self._rocks is not None:
-            self._publish(again=not busy and not self._is_told())
-            self._sync_published()
+        self._publish(again=not busy and not self._is_told())
+        self._sync_published()
 
     def _try_to_write(self, group: list[Work], *, covered: int = 0) -> list[Any]:
         if self.failure is not None:
@@ -336,10 +340,14 @@ class Inbox:
             self._description, self._live = batch.description, live
             self._garbage -= garbage
             self._oversized -= oversized
+        known = self._description
+        self._durable = Published(inbox=known.uid, position=known.last, dropped=known.dropped)
         self._written_at = self._world.monotonic()
         self._note_room(batch.refusal)
         if group or covered:
-            self._publish()
+            # Where others wait already, their write tells readers of this one, too, if that was not long ago.
+            if not self._waiting or self._written_at - self._published_at >= _PUBLISH_BUSY_S:
+                self._publish()
             reach("inbox.publish.after")
         return batch.results
 
@@ -358,16 +366,12 @@ class Inbox:
     def _uptime_ms(self) -> int:
         return self._began_uptime_ms + round(1000 * (self._world.monotonic() - self._began))
 
-    def _publishable(self) -> Published:
-        known = self._description
-        return Published(inbox=known.uid, position=known.last, dropped=known.dropped)
-
     def _publish(self, *, again: bool = False) -> None:
         """Tell readers how far they may read: never beyond what is durable, so that no power loss takes it back.
 
         What is durable is acknowledged, even if readers cannot be told of it yet: that is tried again.
         """
-        published = self._publishable()
+        published = self._durable
         if published == self._published and not again:
             return
         try:
@@ -378,11 +382,12 @@ class Inbox:
             self._untold = True
         else:
             self._published, self._untold = published, False
+            self._published_at = self._written_at
 
     def _is_told(self) -> bool:
         """Tell whether readers find what was written for them: somebody may have put back an older file, or none."""
         with suppress(SlackwaterError):
-            return read_document(self.folder / PUBLISHED_FILE) == documents.encode(self._publishable())
+            return read_document(self.folder / PUBLISHED_FILE) == documents.encode(self._durable)
         return False
 
     def _sync_published(self) -> None:

@@ -7,7 +7,9 @@ import hmac
 import logging
 import re
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ import msgspec
 from ..addresses import format_address, is_loopback, parse_address
 from ..errors import Conflict, InvalidInput, SlackwaterError, Unavailable
 from ..incremental.inbox import Inbox
+from ..incremental.inbox_batch import Appended
 from ..settings import KIB, MIB
 from .bearer import TOKEN_VARIABLE
 from .http_bodies import HttpLimits, TooLarge, describe, split, too_large
@@ -67,6 +70,39 @@ class _Memory:
             self._held_bytes -= size_bytes
 
 
+class _Answers:
+    """Brings what the inbox's thread has done to the event loop, all at once: to wake that takes its time."""
+
+    def __init__(self) -> None:
+        self._done: deque[tuple[asyncio.Future[Appended], Future[Appended]]] = deque()
+        self._told = False
+
+    def wait(self, future: Future[Appended]) -> asyncio.Future[Appended]:
+        loop = asyncio.get_running_loop()
+        mine: asyncio.Future[Appended] = loop.create_future()
+
+        def note(done: Future[Appended]) -> None:
+            self._done.append((mine, done))
+            if not self._told:
+                self._told = True
+                with suppress(RuntimeError):  # the loop has ended, and nobody waits
+                    loop.call_soon_threadsafe(self._settle)
+
+        future.add_done_callback(note)
+        return mine
+
+    def _settle(self) -> None:
+        self._told = False  # first: what comes from now on asks again
+        while self._done:
+            mine, done = self._done.popleft()
+            if mine.done():
+                continue  # nobody waits for it any more
+            if (error := done.exception()) is not None:
+                mine.set_exception(error)
+            else:
+                mine.set_result(done.result())
+
+
 class HttpReceiver:
     """Takes messages for an inbox over HTTP. With a ``token``, only from those who know it."""
 
@@ -74,6 +110,7 @@ class HttpReceiver:
         self._inbox, self._limits = inbox, limits or HttpLimits()
         self._token = token.encode() if token else None
         largest_bytes = self._limits.max_body_bytes + self._limits.max_messages * _MESSAGE_BYTES
+        self._answers = _Answers()
         self._memory = _Memory(max(_MEMORY_BYTES, largest_bytes))
 
     def app(self) -> Starlette:
@@ -106,7 +143,7 @@ class HttpReceiver:
                 # The body has no name here: it goes when its messages are there.
                 messages = split(await self._read(request), request.headers.get("content-type", ""), self._limits)
                 with self._memory.hold(len(messages) * _MESSAGE_BYTES):
-                    appended = await asyncio.wrap_future(self._inbox.append(messages, key=key))
+                    appended = await self._answers.wait(self._inbox.append(messages, key=key))
         except ClientDisconnect:
             return _answer(_LEFT, None)
         except SlackwaterError as error:
