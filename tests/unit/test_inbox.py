@@ -403,6 +403,19 @@ def test_nothing_is_acknowledged_that_goes_to_a_folder_which_is_no_longer_there(
     assert inbox.failure is not None and inbox.hindrance is inbox.failure
 
 
+def test_a_receiver_tells_nothing_to_readers_of_another_folder_that_is_where_its_own_was(opened, folder):
+    inbox = opened()
+    inbox.append([b"1"]).result()
+    shutil.copytree(folder, folder.with_name("copy"))
+    inbox.append([b"2"]).result()
+    folder.rename(folder.with_name("moved"))
+    folder.with_name("copy").rename(folder)
+    wait_until(lambda: inbox.failure is not None)
+    assert inbox.failure is not None and inbox.failure.code == "keyed.removed"
+    time.sleep(0.6)  # it has looked around since
+    assert read_published(folder).position == 1
+
+
 def test_a_receiver_whose_folder_was_removed_does_not_end_cleanly(opened, folder):
     inbox = opened()
     inbox.begin_receiving().result()

@@ -280,14 +280,17 @@ class Inbox:
         """Do what nobody waits for: drop what is covered, forget old keys, say that the receiver is there."""
         self._looked_at = self._world.monotonic()
         try:
+            if not busy and self._rocks is not None:
+                self._rocks.refuse_removed()
             self._drop_covered()
             due = self._world.monotonic() - self._written_at >= self.limits.heartbeat_s
             if due and not busy and self.failure is None:
                 self._try_to_write([])
         except BaseException as error:
             self._note_failure(error)
-        self._publish(again=not busy and not self._is_told())
-        self._sync_published()
+        if self.failure is None:  # else what lies there may be another one's
+            self._publish(again=not busy and not self._is_told())
+            self._sync_published()
 
     def _try_to_write(self, group: list[Work], *, covered: int = 0) -> list[Any]:
         if self.failure is not None:

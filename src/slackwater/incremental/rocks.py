@@ -115,19 +115,19 @@ class Rocks:
             reached, self._unsynced = self.position, True
             with translated(self.folder):
                 self._database.flush_wal(sync=True)
-            # A disk goes on taking writes to files that nobody will find again.
-            if not self._is_in_place():
-                raise Corrupt(
-                    f"the folder {self.folder} was removed, moved or replaced while its database was open",
-                    code="keyed.removed",
-                    hint="stop what has it open, then put the folder back",
-                )
+            self.refuse_removed()
             self._synced, self._unsynced = reached, False
 
-    def _is_in_place(self) -> bool:
+    def refuse_removed(self) -> None:
+        """See that the folder is where it was: a disk goes on taking writes to files that nobody will find again."""
         with suppress(OSError):
-            return self._lock is None or os.path.samestat(os.stat(self.folder / LOCK), os.fstat(self._lock.fileno()))
-        return False
+            if self._lock is None or os.path.samestat(os.stat(self.folder / LOCK), os.fstat(self._lock.fileno())):
+                return
+        raise Corrupt(
+            f"the folder {self.folder} was removed, moved or replaced while its database was open",
+            code="keyed.removed",
+            hint="stop what has it open, then put the folder back",
+        )
 
     def _try_to_write(self, batch: WriteBatch, options: WriteOptions) -> bool:
         """Write, unless that had to wait for tables to be written."""
