@@ -227,9 +227,10 @@ class HttpReceiver:
             self._inbox.count_refused(oversized=1)
         elif isinstance(error, InvalidInput) and error.code != "receive.encoded":
             self._inbox.count_refused(garbage=1)
-        status, headers = _ANSWERS.get(error.code, (503, {"Retry-After": "5"}))
-        if isinstance(error, InvalidInput):
-            status, headers = _ANSWERS.get(error.code, (400, {}))
+        by_class: tuple[int, dict[str, str]] = (
+            (400, {}) if isinstance(error, InvalidInput) else (503, {"Retry-After": "5"})
+        )
+        status, headers = _ANSWERS.get(error.code, by_class)
         return _refusal(status, error, **headers)
 
 
