@@ -12,7 +12,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation
-CODE := src tests $(sort $(patsubst %/,%,$(dir $(wildcard demo/*.py bench/*.py))))
+CODE := src tests simulation $(sort $(patsubst %/,%,$(dir $(wildcard demo/*.py bench/*.py))))
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
 	--custom-compile-command 'make pins'
 
@@ -32,7 +32,7 @@ test: $(STAMP) ## run the tests (ARGS="tests/unit -k name" picks some, JOBS=0 ru
 	@$(BIN)/python -m pytest -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 sim: $(STAMP) ## play the protocol through crashes, zombies and damage by seed (SEEDS=1000)
-	@$(BIN)/python -m slackwater.testing.simulation --seeds $(or $(SEEDS),1000) $(ARGS)
+	@$(BIN)/python -m simulation --seeds $(or $(SEEDS),1000) $(ARGS)
 
 check: $(STAMP) ## lint, format and types, without changing a file
 	@$(BIN)/ruff check $(CODE)
@@ -45,7 +45,7 @@ pins: ## renew requirements/*.txt from the .in files (needs uv; ARGS=--upgrade t
 clean: ## remove .venv and all that tools left behind
 	@rm -rf .venv build dist htmlcov .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
 	@rm -rf src/*.egg-info spark-warehouse metastore_db derby.log
-	@find src tests demo bench -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@find src tests demo bench simulation -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(STAMP): pyproject.toml requirements/build.txt requirements/dev.txt requirements/java.txt
 	@"$(PYTHON)" -c '$(OLD_ENOUGH)' 2>/dev/null || { \

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from slackwater.formats import manifest as manifests
-from slackwater.formats.layout import artifact_key
+from slackwater.formats.keys import artifact_key
 from slackwater.formats.manifest import File, Manifest, Object, Operator, Partition
 
 from .turns import compare, take_turns, timed

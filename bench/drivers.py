@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from slackwater import recovery
-from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition
-from slackwater.checkpointer import Attempt, Checkpointer, Report
-from slackwater.log import Log
+from slackwater.clock import SystemClock
+from slackwater.protocol import recovery
+from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
+from slackwater.protocol.checkpoint import Attempt, Checkpointer, Report
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
-from slackwater.world import RealWorld
 
 
 class Driver:
@@ -19,15 +19,15 @@ class Driver:
 
     def __init__(self, folder: Path) -> None:
         self.store: Store = open_store(str(folder))
-        self.world, settings = RealWorld(), Settings()
-        self.log = Log(self.store, self.world, settings)
-        recovery.claim(self.store, self.log, self.world, pipeline="bench", driver="bench", sinks={})
+        self.clock, settings = SystemClock(), Settings()
+        self.log = Log(self.store, self.clock, settings)
+        recovery.claim(self.store, self.log, self.clock, pipeline="bench", driver="bench", sinks={})
         self._checkpointer = Checkpointer(
-            store=self.store, log=self.log, world=self.world, settings=settings, pipeline="bench"
+            store=self.store, log=self.log, clock=self.clock, settings=settings, pipeline="bench"
         )
 
     def checkpoint(self, cut: Cut) -> Report:
-        return self._checkpointer.checkpoint(cut, Attempt(checkpoint_id=self.world.checkpoint_id(), outputs={}))
+        return self._checkpointer.checkpoint(cut, Attempt(checkpoint_id=self.clock.checkpoint_id(), outputs={}))
 
 
 def cut_of(sources: Sequence[bytes | Path]) -> Cut:

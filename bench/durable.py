@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from slackwater.incremental.checkpoints import KeyedCheckpoints
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.opening import open_keyed
+from slackwater.inboxes.inbox import Inbox
+from slackwater.keyed.checkpoints import KeyedCheckpoints
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
 
 from .turns import compare, take_turns, timed
 

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slackwater.incremental.checkpoints import KeyedCheckpoints
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.keyed import KeyedState
-from slackwater.incremental.metadata import CheckpointMetadata
-from slackwater.incremental.opening import open_keyed
-from slackwater.recovery import load_manifest
+from slackwater.keyed.checkpoints import KeyedCheckpoints
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.metadata import CheckpointMetadata
+from slackwater.keyed.opening import open_keyed
+from slackwater.keyed.state import KeyedState
+from slackwater.protocol.recovery import load_manifest
 
 from .lines import print_case, say, short
 from .turns import compare, take_turns, timed

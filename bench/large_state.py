@@ -13,9 +13,9 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify as verify_pipeline
-from slackwater.recovery import load_manifest
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify as verify_pipeline
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import MIB, Settings
 from slackwater.spark.hydrate import write_files
 

@@ -17,17 +17,17 @@ from typing import cast
 import msgspec
 
 import slackwater as sw
+from slackwater.clock import SystemClock
 from slackwater.formats import manifest as manifests
-from slackwater.formats.changes import NOTHING_PACKED, Checkpoint, Claim, Settlement
-from slackwater.formats.layout import LATEST, manifest_key
+from slackwater.formats.change import NOTHING_PACKED, Checkpoint, Claim, Settlement
+from slackwater.formats.keys import LATEST, manifest_key
 from slackwater.formats.manifest import Manifest
-from slackwater.formats.plans import plan_retire
-from slackwater.formats.states import State
-from slackwater.log import Log, list_records
-from slackwater.recovery import load_manifest
+from slackwater.formats.state import State
+from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.log import Log, list_records
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
-from slackwater.world import RealWorld
 
 from .lines import say
 from .turns import compare, take_turns, timed
@@ -73,7 +73,7 @@ def append(pristine: Path, tried: Path) -> float:
 def read(pristine: Path, tried: Path) -> float:
     """Time how a tool learns the newest state."""
     store = open_store(str(pristine / NAME))
-    return timed(lambda: [Log(store, RealWorld(), Settings()).read() for _ in range(TIMES)]) / TIMES
+    return timed(lambda: [Log(store, SystemClock(), Settings()).read() for _ in range(TIMES)]) / TIMES
 
 
 def copy(pristine: Path, tried: Path) -> None:
@@ -87,7 +87,7 @@ def make_template(folder: Path) -> Manifest:
         state = {"counts": {number: partition(number) for number in range(PARTITIONS)}}
         pipeline.checkpoint(offsets={"orders": {"row": 0}}, state=state)
     store = open_store(str(folder / NAME))
-    newest = Log(store, RealWorld(), Settings()).read()
+    newest = Log(store, SystemClock(), Settings()).read()
     assert newest is not None and newest.head is not None
     return load_manifest(store, newest.head)
 
@@ -134,15 +134,15 @@ class Driver:
     """A log and its driver, which keeps ten checkpoints and deletes at once what it retires."""
 
     def __init__(self, store: Store, template: Manifest) -> None:
-        self._store, self._template, self._world = store, template, RealWorld()
-        self._log = Log(store, self._world, Settings())
-        claim = Claim(uid=self._world.random_id(), driver="bench program")
+        self._store, self._template, self._clock = store, template, SystemClock()
+        self._log = Log(store, self._clock, Settings())
+        claim = Claim(uid=self._clock.random_id(), driver="bench program")
         self._log.append(lambda _state: claim)
         self.newest_id = ""
 
     def checkpoint(self) -> None:
         state = cast(State, self._log.state)
-        self.newest_id = self._world.checkpoint_id()
+        self.newest_id = self._clock.checkpoint_id()
         parent_id = state.head.checkpoint_id if state.head else None
         manifest = msgspec.structs.replace(
             self._template,

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.recovery import load_manifest
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import MIB, Settings
 from slackwater.spark.hydrate import write_files
 

@@ -7,9 +7,9 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slackwater.formats import records
-from slackwater.formats.changes import Settlement
-from slackwater.formats.layout import LOG, RecordKey, parse_key
+from slackwater.formats import record as records
+from slackwater.formats.change import Settlement
+from slackwater.formats.keys import LOG, RecordKey, parse_key
 from slackwater.store import open_store
 
 from .lines import print_case, say

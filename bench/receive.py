@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slackwater.formats.inbox import Description
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.inbox_batch import Appended
-from slackwater.receive.http import open_socket, serve
+from slackwater.inboxes.batch import Appended
+from slackwater.inboxes.format import Description
+from slackwater.inboxes.inbox import Inbox
+from slackwater.inboxes.receivers.http import open_socket, serve
 
 from .lines import print_case
 from .turns import take_turns, timed

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slackwater.log import Log
-from slackwater.recovery import load_manifest
+from slackwater.clock import SystemClock
+from slackwater.protocol.log import Log
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark.hydrate import hydrate
 from slackwater.store import open_store
-from slackwater.world import RealWorld
 
 from .big_state import CHANGED_ROWS, PARTITIONS, BigState, distinct
 from .lines import print_case, say
@@ -80,7 +80,7 @@ def measure(kept: Path, live: Path, *, state_bytes: int, rounds: int) -> None:
 
 def _restore(pipeline: Path, directory: Path) -> None:
     store, settings = open_store(str(pipeline / "store" / "bench")), Settings()
-    state = Log(store, RealWorld(), settings).read()
+    state = Log(store, SystemClock(), settings).read()
     assert state is not None
     assert state.head is not None
     hydrate(store, load_manifest(store, state.head), directory, settings)

@@ -18,9 +18,9 @@ from demo.lives import Life, Sizes, live
 from slackwater.errors import Corrupt
 from slackwater.formats import batch
 from slackwater.formats.manifest import Manifest
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.labels import NEWEST_VERIFIED
-from slackwater.recovery import load_manifest
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import NEWEST_VERIFIED
+from slackwater.protocol.recovery import load_manifest
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from demo import joined
+from demo.oracle import Comparison, compare, counts, expected_totals
 from demo.sinks import list_files
-from slackwater.testing.oracle import Comparison, compare, counts, expected_totals
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):

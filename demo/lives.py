@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from demo import versions
+from demo.jvm import quick_start
 from demo.merchants import FEED, changing
 from slackwater.failpoints import VARIABLE
-from slackwater.pipeline.workdir import VARIABLE as WORK
-from slackwater.testing.jvm import quick_start
+from slackwater.spark.working_directory import VARIABLE as WORK
 
 _EPOCH = re.compile(
     r"epoch (\d+), micro-batch (\d+): (\d+) state files \((\d+) bytes\) stored as (\d+) bytes"

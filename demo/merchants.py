@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from slackwater.testing.payments import MERCHANTS, draw
+from demo.payments import MERCHANTS, draw
 
 FEED = "merchants"
 # A field beside those that a payment draws.

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 import slackwater as sw
-from slackwater.testing.jvm import SHORT_LIVED_CONF
-from slackwater.testing.payments_stream import totals
+from demo.jvm import SHORT_LIVED_CONF
+from demo.payments_stream import totals
 
 
 def main() -> None:

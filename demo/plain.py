@@ -15,12 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from demo.bit import flip
+from demo.jvm import SHORT_LIVED_CONF
+from demo.oracle import Key, Total, compare
+from demo.payments import STEP_MS, WINDOW_MS, payment
+from demo.payments_stream import SCHEMA, record_batch
 from demo.unnoticed import Outcome
 from slackwater.spark.java import ensure_java
-from slackwater.testing.jvm import SHORT_LIVED_CONF
-from slackwater.testing.oracle import Key, Total, compare
-from slackwater.testing.payments import STEP_MS, WINDOW_MS, payment
-from slackwater.testing.payments_stream import SCHEMA, record_batch
 
 DAY_MS = 86_400_000
 TUESDAY = DAY_MS // STEP_MS  # the sequence number of its first payment

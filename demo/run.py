@@ -15,7 +15,7 @@ from rich.table import Table
 
 from demo import damaged, joined, judge, killed, unnoticed
 from demo.lives import Sizes, spare_archive
-from slackwater.testing.oracle import expected_totals
+from demo.oracle import expected_totals
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import slackwater as sw
-from slackwater.testing.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
+from demo.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
 from tests.services import tiny_s3
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slackwater.formats import inbox as documents
-from slackwater.formats.inbox import COVERED_FILE, Covered
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.inbox_reader import Message, read_messages, read_published
-from slackwater.world import RealWorld
+from slackwater.clock import SystemClock
+from slackwater.inboxes import format as documents
+from slackwater.inboxes.format import COVERED_FILE, Covered
+from slackwater.inboxes.inbox import Inbox
+from slackwater.inboxes.reader import Message, read_messages, read_published
 
 
-class SetClock(RealWorld):
+class SetClock(SystemClock):
     """A clock that a test sets."""
 
     def __init__(self) -> None:

@@ -7,11 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from slackwater.incremental.checkpoints import KeyedCheckpoints
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
-from slackwater.inspect.pipelines import open_pipeline as look_at
-from slackwater.inspect.verification import verify
+from slackwater.keyed.checkpoints import KeyedCheckpoints
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
+from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.ops.verify import verify
 
 
 def config_of(folder: Path, **fields: Any) -> CheckpointConfig:

@@ -12,18 +12,18 @@ from typing import Any
 
 import msgspec
 
-from slackwater import recovery
-from slackwater.checkpointer import Attempt, Checkpointer
-from slackwater.fallback import recover
-from slackwater.formats.layout import format_name
+from slackwater.clock import SystemClock
+from slackwater.formats.keys import format_name
 from slackwater.formats.manifest import SinkOutput
-from slackwater.log import Log
-from slackwater.retention import References, delete_retired, sweep
+from slackwater.protocol import recovery
+from slackwater.protocol.checkpoint import Attempt, Checkpointer
+from slackwater.protocol.fallback import recover
+from slackwater.protocol.log import Log
+from slackwater.protocol.retention import References, delete_retired, sweep
 from slackwater.settings import Settings
 from slackwater.spark.capture import capture
 from slackwater.spark.hydrate import hydrate
 from slackwater.store import open_store
-from slackwater.world import RealWorld
 
 PARTITIONS = 2
 START_MS = 1_794_736_800_000  # 2026-11-15T10:00:00Z
@@ -32,8 +32,8 @@ STEP_MS = 60_000
 SETTINGS = Settings(inline_max_bytes=100, inline_budget_bytes=400, object_min_bytes=4096)
 
 
-class SteppedWorld(RealWorld):
-    """A real world but for its clock, which moves on only when it is told to."""
+class SteppedClock(SystemClock):
+    """The real clock, but its time moves on only when it is told to."""
 
     def __init__(self) -> None:
         self.at_ms = START_MS
@@ -121,19 +121,19 @@ class Driver:
         fallback: bool = False,
     ) -> None:
         self.settings = msgspec.structs.replace(SETTINGS, keep_last=keep_last)
-        self.pipeline, self.world = root / "store" / format_name(name), SteppedWorld()
+        self.pipeline, self.clock = root / "store" / format_name(name), SteppedClock()
         self.store = open_store(str(self.pipeline), self.settings)
-        self.log = Log(self.store, self.world, self.settings)
+        self.log = Log(self.store, self.clock, self.settings)
         self.sinks = {sink: self.sink_at(root, name, sink) for sink in sinks}
         self.claimed = recovery.claim(
-            self.store, self.log, self.world, pipeline=name, driver="test:1", sinks=self.sinks
+            self.store, self.log, self.clock, pipeline=name, driver="test:1", sinks=self.sinks
         )
         first = self.claimed.state.generation == 1
         folder = root / "work" / (format_name(name) + ("" if first else f"-{self.claimed.state.generation}"))
         head, holdings = recover(
             self.store,
             self.log,
-            self.world,
+            self.clock,
             self.sinks,
             hydrate=lambda manifest: hydrate(self.store, manifest, folder, self.settings),
             dropped=dropped,
@@ -146,7 +146,7 @@ class Driver:
         self.checkpointer = Checkpointer(
             store=self.store,
             log=self.log,
-            world=self.world,
+            clock=self.clock,
             settings=self.settings,
             pipeline=name,
             pipeline_hash=hashlib.sha256(name.encode()).hexdigest(),
@@ -163,9 +163,9 @@ class Driver:
     def step(self, state_bytes: int = 6000) -> None:
         """Run one micro-batch: partition 0 adds ``state_bytes``, partition 1 a tenth of it; each takes a minute."""
         self.micro_batch += 1
-        self.world.at_ms = START_MS + self.micro_batch * STEP_MS
+        self.clock.at_ms = START_MS + self.micro_batch * STEP_MS
         self.work.commit(self.micro_batch, [state_bytes, state_bytes // 10])
-        attempt = self.world.checkpoint_id()
+        attempt = self.clock.checkpoint_id()
         outputs = {name: sink.stage(attempt, f"rows of {self.micro_batch}") for name, sink in self.sinks.items()}
         cut = capture(self.work.root, self.micro_batch, ["rate"])
         self.checkpointer.checkpoint(cut, Attempt(checkpoint_id=attempt, outputs=outputs))

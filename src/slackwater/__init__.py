@@ -9,24 +9,24 @@ from .errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, 
 from .extras import needed_for
 
 if TYPE_CHECKING:
-    from .incremental.config import CheckpointConfig
-    from .incremental.opening import open_keyed
-    from .library import open_pipeline
-    from .pipeline.adopt import adopt
-    from .pipeline.repair import plan_repair, repair
-    from .pipeline.rollback import plan_rollback, rollback
-    from .pipeline.sinks.delta import DeltaSink
-    from .pipeline.sinks.files import FileSink
-    from .pipeline.sinks.files_reader import read_committed
-    from .pipeline.sinks.function import FunctionSink
-    from .pipeline.sources.inbox import inbox
-    from .pipeline.tables.feeds import Changes, Feed
-    from .pipeline.tables.file_feed import FileFeed
-    from .pipeline.tables.stream_feed import StreamFeed
-    from .pipeline.tables.table import table
-    from .pipeline.writer import writeStream
+    from .keyed.config import CheckpointConfig
+    from .keyed.opening import open_keyed
+    from .ops.adopt import adopt
+    from .ops.repair import plan_repair, repair
+    from .ops.rollback import plan_rollback, rollback
+    from .program import open_pipeline
     from .settings import Settings
+    from .sinks.delta.sink import DeltaSink
+    from .sinks.files.reader import read_committed
+    from .sinks.files.sink import FileSink
+    from .sinks.function import FunctionSink
+    from .sources.inbox import inbox
     from .spark.session import session
+    from .streaming.writer import writeStream
+    from .tables.feeds import Changes, Feed
+    from .tables.file_feed import FileFeed
+    from .tables.stream_feed import StreamFeed
+    from .tables.table import table
 
 __version__ = "0.1.0"
 
@@ -63,27 +63,27 @@ __all__ = [
 
 # Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake.
 _LAZY = {
-    "Changes": ".pipeline.tables.feeds",
-    "CheckpointConfig": ".incremental.config",
-    "DeltaSink": ".pipeline.sinks.delta",
-    "Feed": ".pipeline.tables.feeds",
-    "FileFeed": ".pipeline.tables.file_feed",
-    "FileSink": ".pipeline.sinks.files",
-    "FunctionSink": ".pipeline.sinks.function",
+    "Changes": ".tables.feeds",
+    "CheckpointConfig": ".keyed.config",
+    "DeltaSink": ".sinks.delta.sink",
+    "Feed": ".tables.feeds",
+    "FileFeed": ".tables.file_feed",
+    "FileSink": ".sinks.files.sink",
+    "FunctionSink": ".sinks.function",
     "Settings": ".settings",
-    "StreamFeed": ".pipeline.tables.stream_feed",
-    "adopt": ".pipeline.adopt",
-    "inbox": ".pipeline.sources.inbox",
-    "open_keyed": ".incremental.opening",
-    "open_pipeline": ".library",
-    "plan_repair": ".pipeline.repair",
-    "plan_rollback": ".pipeline.rollback",
-    "read_committed": ".pipeline.sinks.files_reader",
-    "repair": ".pipeline.repair",
-    "rollback": ".pipeline.rollback",
+    "StreamFeed": ".tables.stream_feed",
+    "adopt": ".ops.adopt",
+    "inbox": ".sources.inbox",
+    "open_keyed": ".keyed.opening",
+    "open_pipeline": ".program",
+    "plan_repair": ".ops.repair",
+    "plan_rollback": ".ops.rollback",
+    "read_committed": ".sinks.files.reader",
+    "repair": ".ops.repair",
+    "rollback": ".ops.rollback",
     "session": ".spark.session",
-    "table": ".pipeline.tables.table",
-    "writeStream": ".pipeline.writer",
+    "table": ".tables.table",
+    "writeStream": ".streaming.writer",
 }
 # Beside pyspark and what comes with it.
 _MORE_EXTRAS = {"DeltaSink": ("delta",), "inbox": ("keyed",), "table": ("keyed",)}

@@ -14,15 +14,15 @@ import threading
 from pathlib import Path
 
 from demo.judge import read_sinks
+from demo.jvm import quick_start
+from demo.oracle import Key, Total, expected_totals
+from demo.payments import EPOCH_MS, JITTER_MS, STEP_MS, WATERMARK_DELAY_MS, WINDOW_MS, payment
+from slackwater.clock import SystemClock
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.states import State
-from slackwater.log import Log
+from slackwater.formats.state import State
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store
-from slackwater.testing.jvm import quick_start
-from slackwater.testing.oracle import Key, Total, expected_totals
-from slackwater.testing.payments import EPOCH_MS, JITTER_MS, STEP_MS, WATERMARK_DELAY_MS, WINDOW_MS, payment
-from slackwater.world import RealWorld
 
 ROOT = Path(__file__).parents[2]
 PIPELINE = ROOT / "demo" / "pipeline.py"
@@ -94,7 +94,7 @@ def run(folder: Path, *, rows: int, failpoints: str = "", options: tuple[str, ..
 
 def read_state(folder: Path, pipeline: str = "payments") -> State | None:
     settings = Settings()
-    return Log(open_store(str(folder / "store" / pipeline), settings), RealWorld(), settings).read()
+    return Log(open_store(str(folder / "store" / pipeline), settings), SystemClock(), settings).read()
 
 
 def expected_after(epoch: int, rows: int) -> dict[Key, Total]:

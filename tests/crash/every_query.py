@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import slackwater as sw
-from slackwater.pipeline.query import PipelineQuery
-from slackwater.testing.jvm import SHORT_LIVED_CONF
+from demo.jvm import SHORT_LIVED_CONF
+from slackwater.streaming.query import PipelineQuery
 from tests.crash.queries import CATALOGUE, Inputs
 
 PATIENCE_S = 120

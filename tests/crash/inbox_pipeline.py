@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import slackwater as sw
-from slackwater.testing.jvm import SHORT_LIVED_CONF
+from demo.jvm import SHORT_LIVED_CONF
 
 
 def main(inbox: Path, folder: Path, *, once: bool) -> None:

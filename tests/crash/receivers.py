@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.failpoints import VARIABLE
-from slackwater.formats import inbox as documents
-from slackwater.formats.inbox import COVERED_FILE, Covered
-from slackwater.incremental.inbox_documents import replace_document
-from slackwater.incremental.inbox_reader import read_messages, read_published
+from slackwater.inboxes import format as documents
+from slackwater.inboxes.documents import replace_document
+from slackwater.inboxes.format import COVERED_FILE, Covered
+from slackwater.inboxes.reader import read_messages, read_published
 
 NDJSON = "application/x-ndjson"
 

@@ -13,9 +13,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 
 import slackwater as sw
+from demo.jvm import SHORT_LIVED_CONF
+from demo.payments_stream import totals
 from slackwater.spark.session import RECOMMENDED, REQUIRED
-from slackwater.testing.jvm import SHORT_LIVED_CONF
-from slackwater.testing.payments_stream import totals
 
 CONF = {
     "spark.sql.shuffle.partitions": "2",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 import slackwater as sw
-from slackwater.testing.jvm import SHORT_LIVED_CONF
+from demo.jvm import SHORT_LIVED_CONF
 
 CONF = {"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false", **SHORT_LIVED_CONF}
 

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.inbox import COVERED_FILE
 from slackwater.formats.manifest import SourcePosition
 from slackwater.formats.positions import KIND
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.inbox_reader import read_covered
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.pipeline.sources.acknowledge import Acknowledgements
+from slackwater.inboxes.format import COVERED_FILE
+from slackwater.inboxes.inbox import Inbox
+from slackwater.inboxes.reader import read_covered
+from slackwater.ops.pipelines import open_pipeline
 from slackwater.settings import Settings
+from slackwater.sources.acknowledgement import Acknowledgements
 from tests.pipelines import make_pipeline
 
 # What the coordinator does after an epoch is settled, and a start after recovery. Each live checkpoint covers ten more.
@@ -24,9 +24,9 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from slackwater.formats.manifest import SourcePosition
-from slackwater.incremental.inbox_reader import read_published
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.pipeline.sources.acknowledge import Acknowledgements
+from slackwater.inboxes.reader import read_published
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.settings import Settings
 pipeline, folder = open_pipeline(sys.argv[1], Settings()), Path(sys.argv[2])
 uid = read_published(folder).inbox

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.sinks.files.reader import read_committed
 from slackwater.spark.java import ensure_java
 from tests.crash.test_tables import FILES, MERCHANTS, PER_FILE, PROGRAM, drop
 

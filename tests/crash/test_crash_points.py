@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from demo.judge import read_sinks
+from demo.oracle import compare, expected_totals
 from slackwater.failpoints import VARIABLE
-from slackwater.testing.oracle import compare, expected_totals
 from tests.crash.drivers import ROOT, read_state, run, sinks_hold
 
 ROWS = 30_000

@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from demo.jvm import JVM_OPTIONS, quick_start
 from slackwater import read_committed
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.states import State
-from slackwater.pipeline.workdir import VARIABLE as WORK
-from slackwater.testing.jvm import JVM_OPTIONS, quick_start
+from slackwater.formats.state import State
+from slackwater.spark.working_directory import VARIABLE as WORK
 from tests.crash.drivers import CLASSES, ROOT, read_state
 from tests.crash.expected import EXPECTED, rows_of
 from tests.crash.inputs import FILES, write_inputs

@@ -12,17 +12,17 @@ import pytest
 
 import slackwater as sw
 from slackwater.failpoints import VARIABLE
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
-from slackwater.inspect.pipelines import open_pipeline as look_at
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
+from slackwater.ops.pipelines import open_pipeline as look_at
 from tests.commands import environment, program_of, run_program
 from tests.keyed_pipelines import config_of, forget_local, sound
 
 # A program that writes rows, and says on stdout what was acknowledged.
 WRITE = """
 import sys
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
 with open_keyed(CheckpointConfig(sys.argv[1], max_retained=2)) as counts:
     row = int(counts.offsets.get("rows", {}).get("row", 0))
     print("from", row, counts.epoch, flush=True)

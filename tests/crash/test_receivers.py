@@ -13,8 +13,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from slackwater.incremental.inbox_batch import KILLED
-from slackwater.incremental.inbox_reader import read_published, report
+from slackwater.inboxes.batch import KILLED
+from slackwater.inboxes.reader import read_published, report
 from tests.crash.receivers import NDJSON, Collector, Receiver, post
 
 # In the order of the path; what is written is written at the open, when receiving begins, and for each request.

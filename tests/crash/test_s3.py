@@ -22,15 +22,15 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.java_gateway import launch_gateway
 
+from demo.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
+from demo.oracle import compare, expected_totals
 from slackwater import read_committed
 from slackwater.errors import NotFound, Unavailable
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.states import State
-from slackwater.inspect.pipelines import open_pipeline
+from slackwater.formats.state import State
+from slackwater.ops.pipelines import open_pipeline
 from slackwater.spark.java import ensure_java
 from slackwater.store import open_store
-from slackwater.testing.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
-from slackwater.testing.oracle import compare, expected_totals
 from tests.crash.drivers import ROOT, ROWS_PER_BATCH, expected_after
 from tests.crash.test_crash_points import CHAIN, END, ROLLBACK, UNDO
 from tests.services.proxy import CUT, DELAY, FAULTS, LOST_ANSWER, RESET, SLOW_DOWN, TOO_MANY, in_front_of

@@ -14,13 +14,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from demo.jvm import quick_start
 from slackwater.failpoints import VARIABLE
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.pipeline.sinks.files_log import parse_published
-from slackwater.pipeline.sinks.files_reader import read_committed
-from slackwater.recovery import load_manifest
-from slackwater.testing.jvm import quick_start
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
+from slackwater.protocol.recovery import load_manifest
+from slackwater.sinks.files.log import parse_published
+from slackwater.sinks.files.reader import read_committed
 from tests.crash.drivers import CLASSES
 
 FILES, PER_FILE, MERCHANTS = 16, 50, 10

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from slackwater.cli.pipelines import command as pipelines_command
-from slackwater.formats import records
-from slackwater.formats.layout import LATEST, record_key
-from slackwater.inspect.pipelines import Pipeline, open_pipeline
-from slackwater.inspect.verification import verify
+from slackwater.formats import record as records
+from slackwater.formats.keys import LATEST, record_key
+from slackwater.ops.pipelines import Pipeline, open_pipeline
+from slackwater.ops.verify import verify
 from slackwater.testing.faulty_store import Fault, Faults
 from tests.commands import NOWHERE, answer, command, environment, finish, lines, refusal, slackwater
 from tests.pipelines import START_MS, flip, make_pipeline
@@ -528,9 +528,8 @@ def test_with_a_closed_stderr_stdout_has_the_document_and_nothing_else(url):
 
 
 def test_an_unexpected_failure_is_one_line_and_a_traceback_only_when_asked_for(url):
-    code = (
-        "import sys, slackwater.recovery as r; r.load_manifest = None; from slackwater import cli; sys.exit(cli.main())"
-    )
+    patched = "import sys, slackwater.protocol.recovery as r; r.load_manifest = None"
+    code = f"{patched}; from slackwater import cli; sys.exit(cli.main())"
     for variables, traces in (({}, 0), ({"SLACKWATER_TRACEBACK": "1"}, 1)):
         done = finish([sys.executable, "-c", code, "show", url], **variables)
         assert (done.returncode, done.stderr.count(b"Traceback")) == (1, traces)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slackwater.failpoints import VARIABLE
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.labels import create_label
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label
+from slackwater.ops.verify import verify
 from tests.commands import answer, command, finish, refusal, slackwater
 from tests.pipelines import make_pipeline
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from slackwater.incremental.keyed import KeyedState
-from slackwater.incremental.opening import open_keyed
+from slackwater.keyed.opening import open_keyed
+from slackwater.keyed.state import KeyedState
 from tests.commands import answer, lines, slackwater
 from tests.keyed_pipelines import config_of, content
 

@@ -11,7 +11,7 @@ import pytest
 from slackwater.cli.repair import command as repair_command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
-from slackwater.inspect.pipelines import open_pipeline
+from slackwater.ops.pipelines import open_pipeline
 from tests.commands import answer, command, environment, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 
@@ -115,7 +115,7 @@ def test_a_plan_that_a_sink_refuses_does_not_ask_for_yes(
         raise Conflict("somebody else has written", code="sink.undo_refused")
 
     monkeypatch.setattr(FolderSink, "plan_undo", refuse)
-    monkeypatch.setattr("slackwater.pipeline.repair.open_sink", lambda kind, address: FolderSink(Path(address)))
+    monkeypatch.setattr("slackwater.ops.repair.open_sink", lambda kind, address: FolderSink(Path(address)))
     repair_command.main([url], standalone_mode=False)
     told = capsys.readouterr().err
     assert "--keep totals leaves its rows" in told and "with --yes it would be refused" in told

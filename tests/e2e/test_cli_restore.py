@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from slackwater.formats.manifest import references
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.labels import create_label
-from slackwater.recovery import load_manifest
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label
+from slackwater.protocol.recovery import load_manifest
 from tests.commands import NOWHERE, answer, command, environment, lines, refusal, slackwater
 from tests.pipelines import Driver, flip, make_pipeline
 from tests.services.tiny_s3 import TinyS3

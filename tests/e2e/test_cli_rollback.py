@@ -10,8 +10,8 @@ import pytest
 from slackwater.cli.rollback import command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.labels import create_label
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label
 from tests.commands import answer, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 
@@ -94,7 +94,7 @@ def test_a_plan_that_a_sink_refuses_does_not_ask_for_yes(
         raise Conflict("somebody else has written", code="sink.undo_refused")
 
     monkeypatch.setattr(FolderSink, "plan_undo", refuse)
-    monkeypatch.setattr("slackwater.pipeline.rollback.open_sink", lambda kind, address: FolderSink(Path(address)))
+    monkeypatch.setattr("slackwater.ops.rollback.open_sink", lambda kind, address: FolderSink(Path(address)))
     command.main(["--to", "1", url], standalone_mode=False)
     told = capsys.readouterr().err
     assert "--keep totals leaves its rows" in told and "with --yes it would be refused" in told

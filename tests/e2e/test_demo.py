@@ -17,7 +17,7 @@ from demo import damaged, joined, judge, unnoticed
 from demo.joined import Row
 from demo.lives import Life
 from demo.merchants import risk
-from slackwater.testing.oracle import Comparison
+from demo.oracle import Comparison
 
 ROOT = Path(__file__).parents[2]
 # A sink's row of the table that compares with the oracle: expected, lost, repeated, wrong, joined amiss, verdict.

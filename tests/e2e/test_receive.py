@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from slackwater.errors import InvalidInput
-from slackwater.incremental.inbox_reader import read_messages, read_published, report
-from slackwater.receive.http import open_socket, parse_listen
-from slackwater.receive.http_bodies import HttpLimits, split
-from slackwater.receive.messages import find_position, parse_path
-from slackwater.receive.websocket import check_url
+from slackwater.inboxes.reader import read_messages, read_published, report
+from slackwater.inboxes.receivers.http import open_socket, parse_listen
+from slackwater.inboxes.receivers.http_bodies import HttpLimits, split
+from slackwater.inboxes.receivers.messages import find_position, parse_path
+from slackwater.inboxes.receivers.websocket import check_url
 from tests.crash.receivers import NDJSON, Receiver, get, post
 from tests.store.test_full_and_read_only import NAMESPACE, can_mount
 
@@ -258,7 +258,7 @@ while more < 20:
     status, _ = send()
     number, more = number + (status == 200), more + (status == 200)
 print(get(port, "/health")[0], receiver.end()[0])
-from slackwater.incremental.inbox_reader import read_messages, read_published
+from slackwater.inboxes.reader import read_messages, read_published
 found = read_published(root / "inbox")
 chunks = read_messages(root / "inbox", found.inbox, 0, found.position)
 print([json.loads(message.content)[0] for chunk in chunks for message in chunk] == list(range(number)))

@@ -23,12 +23,12 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Unavailable
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.inbox_documents import replace_document
-from slackwater.incremental.rocks import Rocks
-from slackwater.incremental.rocks_errors import _translate
-from slackwater.receive.http import HttpReceiver
-from slackwater.receive.http_connections import Seldom, limit_connections
+from slackwater.inboxes.documents import replace_document
+from slackwater.inboxes.inbox import Inbox
+from slackwater.inboxes.receivers.http import HttpReceiver
+from slackwater.inboxes.receivers.http_connections import Seldom, limit_connections
+from slackwater.rocks.database import Rocks
+from slackwater.rocks.errors import _translate
 from slackwater.settings import MIB
 from tests.crash.receivers import NDJSON, Receiver, get, post
 

@@ -16,15 +16,15 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from slackwater.errors import InvalidInput, Unavailable
-from slackwater.formats import inbox as documents
-from slackwater.formats.inbox import COVERED_FILE, Covered
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.inbox_documents import replace_document
-from slackwater.incremental.inbox_limits import Limits
-from slackwater.incremental.inbox_reader import read_messages, read_published
-from slackwater.receive import websocket
-from slackwater.receive.stopping import Stop
-from slackwater.receive.websocket import Subscription, WebSocketReceiver, check_positions
+from slackwater.inboxes import format as documents
+from slackwater.inboxes.documents import replace_document
+from slackwater.inboxes.format import COVERED_FILE, Covered
+from slackwater.inboxes.inbox import Inbox
+from slackwater.inboxes.limits import Limits
+from slackwater.inboxes.reader import read_messages, read_published
+from slackwater.inboxes.receivers import websocket
+from slackwater.inboxes.receivers.stopping import Stop
+from slackwater.inboxes.receivers.websocket import Subscription, WebSocketReceiver, check_positions
 
 PATIENCE_S = 30
 

@@ -11,22 +11,30 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from slackwater import artifacts, checkpointer, fallback, forget, recovery, repairing, retention, rewind
+from simulation import actors
+from simulation.memory import Memory
+from simulation.scheduler import SimClock, SimStore, Simulation
+from simulation.sink import SimSink
+from simulation.sources import SimAcknowledgements
 from slackwater.errors import NotFound, Unavailable
-from slackwater.formats import changes, plans, records, states
-from slackwater.formats.inbox import Published
-from slackwater.formats.layout import LATEST, record_key
+from slackwater.formats import change as changes
+from slackwater.formats import record as records
+from slackwater.formats import state as states
+from slackwater.formats.keys import LATEST, record_key
 from slackwater.formats.manifest import Manifest
-from slackwater.formats.states import LiveCheckpoint, State
-from slackwater.incremental import inbox_batch, inbox_reader
-from slackwater.inspect import verification
-from slackwater.log import Log
-from slackwater.pipeline.sources.acknowledge import Acknowledgements
-from slackwater.testing.simulation import actors
-from slackwater.testing.simulation.memory import Memory
-from slackwater.testing.simulation.scheduler import SimStore, Simulation, SimWorld
-from slackwater.testing.simulation.sink import SimSink
-from slackwater.testing.simulation.sources import SimAcknowledgements
+from slackwater.formats.state import LiveCheckpoint, State
+from slackwater.inboxes import batch as inbox_batch
+from slackwater.inboxes import reader as inbox_reader
+from slackwater.inboxes.format import Published
+from slackwater.ops import forget
+from slackwater.ops import repair_core as repairing
+from slackwater.ops import verify as verification
+from slackwater.protocol import artifacts, fallback, recovery, retention
+from slackwater.protocol import checkpoint as checkpointer
+from slackwater.protocol import keep as plans
+from slackwater.protocol import rollback as rewind
+from slackwater.protocol.log import Log
+from slackwater.sources.acknowledgement import Acknowledgements
 from tests.faults.scenarios import (
     a_claim_is_lost_beside_an_open_head,
     a_deleter_wakes_up_after_a_repair,
@@ -184,9 +192,9 @@ def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     """It appends in the name of whoever is the driver by then."""
     claim, append = recovery.claim, Log.append
 
-    def no_claim(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
+    def no_claim(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
         if not fields["driver"].startswith("roller"):
-            return claim(store, log, world, **fields)
+            return claim(store, log, clock, **fields)
         state = log.read()
         assert state is not None
         return recovery.Claimed(state=state, survey=recovery.Survey([], {}))

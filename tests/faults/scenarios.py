@@ -10,17 +10,20 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from slackwater import fallback, recovery, repairing, retention, rewind
+from simulation import actors
+from simulation.scheduler import Crashed, SimClock, SimStore, Simulation
+from simulation.sink import SimSink
+from simulation.sources import SimAcknowledgements
 from slackwater.errors import Corrupt, NotFound, Unavailable
-from slackwater.formats import changes, records
-from slackwater.formats.layout import LOG, record_key
-from slackwater.formats.states import State
-from slackwater.log import Log
+from slackwater.formats import change as changes
+from slackwater.formats import record as records
+from slackwater.formats.keys import LOG, record_key
+from slackwater.formats.state import State
+from slackwater.ops import repair_core as repairing
+from slackwater.protocol import fallback, recovery, retention
+from slackwater.protocol import rollback as rewind
+from slackwater.protocol.log import Log
 from slackwater.store import Listed, Listing
-from slackwater.testing.simulation import actors
-from slackwater.testing.simulation.scheduler import Crashed, SimStore, Simulation, SimWorld
-from slackwater.testing.simulation.sink import SimSink
-from slackwater.testing.simulation.sources import SimAcknowledgements
 
 
 def dawdle(client: Any) -> None:
@@ -71,14 +74,14 @@ def rollers_take_their_time(patch: pytest.MonkeyPatch) -> None:
     """Scenario: others go on between the steps of a tool's rollback."""
     claim, mine = recovery.claim, threading.local()
 
-    def claim_and_remember(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
+    def claim_and_remember(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
         if fields["driver"].startswith("roller"):
-            mine.world = world
-        return claim(store, log, world, **fields)
+            mine.clock = clock
+        return claim(store, log, clock, **fields)
 
     def take_time(point: str) -> None:
-        if hasattr(mine, "world"):
-            dawdle(mine.world)
+        if hasattr(mine, "clock"):
+            dawdle(mine.clock)
 
     patch.setattr(recovery, "claim", claim_and_remember)
     patch.setattr(rewind, "reach", take_time)
@@ -106,11 +109,11 @@ def rollbacks_go_to_the_head(patch: pytest.MonkeyPatch) -> None:
     """Scenario: a tool does not take it for done when its target is the head, and prefers one that is open."""
     plan, real = rewind.plan_rollback, rewind.roll_back
 
-    def roll_back(store: SimStore, log: Log, world: SimWorld, to_epoch: int, **fields: Any) -> State:
+    def roll_back(store: SimStore, log: Log, clock: SimClock, to_epoch: int, **fields: Any) -> State:
         state = log.state
         if actor_of(log).startswith("roller") and state is not None and state.settled_epoch < state.epoch:
             to_epoch = state.epoch
-        return real(store, log, world, to_epoch, **fields)
+        return real(store, log, clock, to_epoch, **fields)
 
     patch.setattr(rewind, "roll_back", roll_back)
     patch.setattr(
@@ -172,8 +175,8 @@ def a_claim_is_lost_beside_an_open_head(patch: pytest.MonkeyPatch) -> None:
     """Scenario: what follows a checkpoint that some sink does not have is lost."""
     real = recovery.claim
 
-    def claim(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
-        claimed = real(store, log, world, **fields)
+    def claim(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
+        claimed = real(store, log, clock, **fields)
         head, state = claimed.state.head, claimed.state
         behind = any(sink.epoch < state.epoch for sink in store._sim.sinks.values())
         if head is not None and head.rollback_to is None and state.settled_epoch < state.epoch and behind:
@@ -239,14 +242,14 @@ def the_log_is_lost(patch: pytest.MonkeyPatch) -> None:
     claim, listing, create = recovery.claim, SimStore.list, SimStore.create
     blind: set[int] = set()
 
-    def claim_without_log(store: SimStore, log: Log, world: SimWorld, **fields: Any) -> recovery.Claimed:
+    def claim_without_log(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
         bound = any(sink.uid for sink in store._sim.sinks.values())
         if bound or not fields["driver"].startswith("driver") or not any("manifest" in k for k in store._sim.objects):
-            return claim(store, log, world, **fields)
+            return claim(store, log, clock, **fields)
         blind.add(id(store))
         log._newest = None  # what it knew is from before
         try:
-            return claim(store, log, world, **fields)
+            return claim(store, log, clock, **fields)
         except Corrupt as error:
             if error.code != "log.missing":
                 raise
@@ -310,12 +313,12 @@ def a_program_is_started_on_another_store(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(actors.Scene, "pushed_share", 0.0)
 
     def other_tools(self: actors.Scene, actor: Any) -> actors.Tools:
-        store, world, log = tools(self, actor)
+        store, clock, log = tools(self, actor)
         bound = all(sink.uid for sink in self.simulation.sinks.values())
         if bound and actor.name.startswith("driver") and self.simulation.random.random() < 0.3:
             store = EmptyStore(self.simulation, actor)
-            log = Log(store, world, self.settings, kept_records=self.kept_records)
-        return store, world, log
+            log = Log(store, clock, self.settings, kept_records=self.kept_records)
+        return store, clock, log
 
     patch.setattr(actors.Scene, "tools", other_tools)
 
@@ -371,6 +374,6 @@ def sources_are_acknowledged_up_to_the_newest(patch: pytest.MonkeyPatch) -> None
 
     patch.setattr(actors.Scene, "pushed_share", 1.0)
     patch.setattr(actors.Scene, "__init__", up_to_the_newest)
-    play = import_module("slackwater.testing.simulation.play")  # its name in the package is that of its function
+    play = import_module("simulation.play")  # its name in the package is that of its function
     damaging = (actors.failing_disk, actors.bad_block)
     patch.setattr(play, "CAST", [p._replace(body=nothing) if p.body in damaging else p for p in play.CAST])

@@ -10,22 +10,23 @@ from typing import Any, cast
 
 import pytest
 
-from slackwater import recovery, rewind
-from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition
-from slackwater.checkpointer import Attempt, Checkpointer
+from slackwater.clock import SystemClock
 from slackwater.errors import Corrupt
-from slackwater.fallback import recover
-from slackwater.formats.layout import LATEST, LOG, manifest_key, record_key
+from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
 from slackwater.formats.manifest import SourcePosition, references
-from slackwater.formats.states import LiveCheckpoint
-from slackwater.inspect.pipelines import Pipeline
-from slackwater.inspect.verification import Finding, verify
-from slackwater.labels import create_label
-from slackwater.log import Log
+from slackwater.formats.state import LiveCheckpoint
+from slackwater.ops.pipelines import Pipeline
+from slackwater.ops.refs import create_label
+from slackwater.ops.verify import Finding, verify
+from slackwater.protocol import recovery
+from slackwater.protocol import rollback as rewind
+from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
+from slackwater.protocol.checkpoint import Attempt, Checkpointer
+from slackwater.protocol.fallback import recover
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from slackwater.store.checked import Checked
-from slackwater.world import RealWorld
 from tests.commands import answer
 
 # So small that a few bytes show all three places: inline, in a batch, in an object.
@@ -82,19 +83,19 @@ class Driver:
     """One run over the store, which deletes nothing that it retires."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.world = store, RealWorld()
-        self.log = Log(store, self.world, SETTINGS)
-        recovery.claim(store, self.log, self.world, pipeline="orders", driver="test", sinks={})
+        self.store, self.clock = store, SystemClock()
+        self.log = Log(store, self.clock, SETTINGS)
+        recovery.claim(store, self.log, self.clock, pipeline="orders", driver="test", sinks={})
         files: Files = {}
 
         def hydrate(manifest: Any) -> Any:
             return recovery.restore(store, manifest, SETTINGS, into(files))
 
-        head, holdings = recover(store, self.log, self.world, {}, hydrate=hydrate) or (None, {})
+        head, holdings = recover(store, self.log, self.clock, {}, hydrate=hydrate) or (None, {})
         self.checkpointer = Checkpointer(
             store=store,
             log=self.log,
-            world=self.world,
+            clock=self.clock,
             settings=SETTINGS,
             pipeline="orders",
             holdings=holdings,
@@ -102,7 +103,7 @@ class Driver:
         )
 
     def step(self, n: int) -> None:
-        self.checkpointer.checkpoint(cut(n), Attempt(checkpoint_id=self.world.checkpoint_id(), outputs={}))
+        self.checkpointer.checkpoint(cut(n), Attempt(checkpoint_id=self.clock.checkpoint_id(), outputs={}))
 
 
 def make_store(store: Store) -> None:
@@ -113,7 +114,7 @@ def make_store(store: Store) -> None:
     create_label(driver.log, "before-upgrade")
     driver.step(4)
     driver.step(5)
-    rewind.roll_back(store, driver.log, driver.world, 3)
+    rewind.roll_back(store, driver.log, driver.clock, 3)
     driver = Driver(store)
     driver.step(5)
 
@@ -163,7 +164,7 @@ class Sound:
         self.manifests = {manifest_key(checkpoint_id) for checkpoint_id in self.state.checkpoint_ids}
 
     def open(self) -> Pipeline:
-        log = Log(self.store, RealWorld(), SETTINGS)
+        log = Log(self.store, SystemClock(), SETTINGS)
         state = log.read()
         assert state is not None
         return Pipeline(name="orders", url=self.store.url, store=self.store, log=log, state=state)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Corrupt, NotFound, SlackwaterError, Unavailable
-from slackwater.formats.layout import LATEST
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
+from slackwater.formats.keys import LATEST
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import FATES, KINDS, Befell, Fate, Fault, Faults, FaultyStore, Kind, Verb
 from tests.pipelines import Driver, make_pipeline

@@ -14,16 +14,17 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from slackwater import recovery, rewind
+import simulation
+from simulation import actors, play
+from simulation.__main__ import main
+from simulation.inbox import InboxMemory
+from simulation.many import play_many, play_one
+from simulation.scheduler import Actor, Simulation
 from slackwater.errors import Conflict
-from slackwater.incremental import inbox_reader
-from slackwater.testing import simulation
+from slackwater.inboxes import reader as inbox_reader
+from slackwater.protocol import recovery
+from slackwater.protocol import rollback as rewind
 from slackwater.testing.faulty_store import KINDS
-from slackwater.testing.simulation import actors, play
-from slackwater.testing.simulation.__main__ import main
-from slackwater.testing.simulation.inbox import InboxMemory
-from slackwater.testing.simulation.many import play_many, play_one
-from slackwater.testing.simulation.scheduler import Actor, Simulation
 from tests.faults.guards import MUTATIONS, Guard, sinks_commit_twice
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def test_one_seed_gives_one_trace() -> None:
 
 
 def test_another_process_plays_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = [sys.executable, "-m", "slackwater.testing.simulation", "--seed", "7", "--trace"]
+    command = [sys.executable, "-m", "simulation", "--seed", "7", "--trace"]
     for hashing in ("1", "2"):
         monkeypatch.setenv("PYTHONHASHSEED", hashing)
         *steps, _ = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
@@ -64,14 +65,14 @@ def test_receivers_die_answers_are_lost_and_messages_are_dropped() -> None:
 
 
 def test_an_inbox_that_is_put_back_from_a_copy_has_what_was_dropped() -> None:
-    world = Simulation(0)
-    scene = actors.Scene(world)
+    scenario = Simulation(0)
+    scene = actors.Scene(scenario)
     inbox = scene.inbox = InboxMemory("0" * 32, actors.TOTAL)
     actors.push(scene, faults=False)
-    world.spawn("driver", actors.driver(scene, actors.Program()), faults=False)
-    world.run()
+    scenario.spawn("driver", actors.driver(scene, actors.Program()), faults=False)
+    scenario.run()
     actors.push(scene, faults=False)
-    world.run()
+    scenario.run()
     state = scene.newest()
     assert state is not None and 0 < inbox.description.dropped == inbox.published.dropped == scene.covered(state)
     kept = inbox.kept
@@ -82,24 +83,24 @@ def test_an_inbox_that_is_put_back_from_a_copy_has_what_was_dropped() -> None:
 
 
 def test_a_tool_that_slept_until_its_target_was_gone_learns_that_it_is_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = Simulation(0)
-    scene = actors.Scene(world)
+    scenario = Simulation(0)
+    scene = actors.Scene(scenario)
     scene.settings = msgspec.structs.replace(scene.settings, keep_last=1)
     monkeypatch.setattr(actors, "TOTAL", 2)
-    world.spawn("first", actors.driver(scene, actors.Program()), faults=False)
-    world.run()
+    scenario.spawn("first", actors.driver(scene, actors.Program()), faults=False)
+    scenario.run()
     monkeypatch.undo()
 
     def sleepy_tool(actor: Actor) -> None:
         store, clock, log = scene.tools(actor)
         state = recovery.claim(store, log, clock, pipeline="p", driver=actor.name, sinks={}).state
         assert state.head is not None
-        actor.stalled_until = world.now + 1000
+        actor.stalled_until = scenario.now + 1000
         rewind.roll_back(store, log, clock, state.head.epoch)
 
-    tool = world.spawn("tool", sleepy_tool, faults=False)
-    world.spawn("second", actors.driver(scene, actors.Program()), faults=False, delay=30)
-    world.run()
+    tool = scenario.spawn("tool", sleepy_tool, faults=False)
+    scenario.spawn("second", actors.driver(scene, actors.Program()), faults=False, delay=30)
+    scenario.run()
     assert isinstance(tool.error, Conflict) and tool.error.code == "driver.fenced"
 
 
@@ -185,6 +186,6 @@ def test_the_command_names_the_seed_and_the_invariant(
     assert main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
     assert "seed 5 breaks acknowledged: " in shown
-    assert "python -m slackwater.testing.simulation --seed 6 --trace" in shown
+    assert "python -m simulation --seed 6 --trace" in shown
     assert main(["--seed", "5", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["broken"][0]["invariant"] == "acknowledged"

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 
 from slackwater.errors import SlackwaterError
-from slackwater.formats import batch, manifest, records
-from slackwater.formats.states import LiveCheckpoint
+from slackwater.formats import batch, manifest
+from slackwater.formats import record as records
+from slackwater.formats.state import LiveCheckpoint
 from tests.golden.lcb1 import Item, write
 from tests.golden.samples import FOLDER, IDS, entry, golden_manifest, golden_records, seal, settlement, sha256
 

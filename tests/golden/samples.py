@@ -13,8 +13,10 @@ from typing import Any
 
 import msgspec
 
-from slackwater.formats import batch, changes, manifest, records
-from slackwater.formats.changes import (
+from slackwater.formats import batch, manifest
+from slackwater.formats import change as changes
+from slackwater.formats import record as records
+from slackwater.formats.change import (
     Checkpoint,
     Claim,
     Deleted,
@@ -28,7 +30,7 @@ from slackwater.formats.changes import (
     SinkStatus,
     Unlabel,
 )
-from slackwater.formats.layout import artifact_key, batch_key
+from slackwater.formats.keys import artifact_key, batch_key
 from slackwater.formats.manifest import (
     File,
     Manifest,
@@ -41,8 +43,8 @@ from slackwater.formats.manifest import (
     SourcePosition,
 )
 from slackwater.formats.query import Query, QueryOperator
-from slackwater.formats.records import Record
-from slackwater.formats.states import LiveCheckpoint, RetiredCheckpoint, Savepoint, State
+from slackwater.formats.record import Record
+from slackwater.formats.state import LiveCheckpoint, RetiredCheckpoint, Savepoint, State
 
 FOLDER = Path(__file__).parent
 IDS = [f"0192d3f0-7b7c-7000-8000-00000000000{n}" for n in range(5)]

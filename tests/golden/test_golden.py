@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import SlackwaterError
-from slackwater.formats import batch, manifest, records
+from slackwater.formats import batch, manifest
+from slackwater.formats import record as records
 from tests.golden.broken import decode, refusal_of
 from tests.golden.lcb1 import Item, write
 from tests.golden.samples import (

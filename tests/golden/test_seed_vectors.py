@@ -7,8 +7,8 @@ import json
 import pytest
 
 from slackwater.errors import SlackwaterError, Unsupported
-from slackwater.formats.seeds import incremental, lcb1, manifest_v1, manifest_v2
-from slackwater.formats.seeds.findings import fatal
+from slackwater.laminar import incremental, lcb1, manifest_v1, manifest_v2
+from slackwater.laminar.findings import fatal
 from tests.golden.samples import FOLDER
 from tests.golden.seeds_batches import bytes_of
 

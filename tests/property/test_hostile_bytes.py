@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slackwater.errors import SlackwaterError
 from slackwater.formats import batch, sealed
-from slackwater.formats.layout import check_path, parse_key, parse_name
+from slackwater.formats.keys import check_path, parse_key, parse_name
 from tests.golden.broken import decode
 from tests.golden.lcb1 import Item, write
 from tests.golden.samples import FOLDER, seal

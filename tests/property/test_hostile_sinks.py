@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 
 from slackwater.errors import Corrupt
 from slackwater.formats import sealed
-from slackwater.pipeline.sinks import descriptors, files_log, staging
-from slackwater.pipeline.sinks.files import FileSink
-from slackwater.pipeline.sinks.target import Target
+from slackwater.sinks import descriptors, staging
+from slackwater.sinks.files import log as files_log
+from slackwater.sinks.files.sink import FileSink
+from slackwater.sinks.target import Target
 from slackwater.store import Listed, open_store
 from tests.property.hostile import JSON, ends_soon, large, survives
 

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import slackwater as sw
 from slackwater import failpoints
-from slackwater.incremental.checkpoints import KeyedCheckpoints
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.keyed import KeyedState
-from slackwater.incremental.opening import open_keyed
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
+from slackwater.keyed.checkpoints import KeyedCheckpoints
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
+from slackwater.keyed.state import KeyedState
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
 
 KEYS = st.integers(0, 30).map(lambda number: b"%d" % number)
 VALUES = st.binary(max_size=200)

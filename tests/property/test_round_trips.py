@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.errors import Corrupt, InvalidInput
-from slackwater.formats import batch, changes, manifest, records
-from slackwater.formats.layout import (
+from slackwater.formats import batch, manifest
+from slackwater.formats import change as changes
+from slackwater.formats import record as records
+from slackwater.formats.keys import (
     ArtifactKey,
     BatchKey,
     ManifestKey,
@@ -25,8 +27,8 @@ from slackwater.formats.layout import (
     parse_name,
     record_key,
 )
-from slackwater.formats.placement import NewFile, plan_placement
 from slackwater.formats.query import Query, QueryOperator
+from slackwater.protocol.placement import NewFile, plan_placement
 from slackwater.settings import Settings
 from slackwater.store.verbs import check_key
 from tests.golden.samples import IDS, UID, golden_manifest, golden_records, golden_rollback, settlement, sha256

@@ -10,16 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.errors import SlackwaterError
-from slackwater.formats.seeds import incremental, lcb1, manifest_v1, manifest_v2
-from slackwater.formats.seeds.incremental import IncrementalCheckpointMetadata
-from slackwater.formats.seeds.layout import below_checkpoint, object_key, survey
-from slackwater.formats.seeds.manifest_v1 import (
-    CheckpointManifest,
-    ConnectorCheckpoint,
-    OperatorCheckpoint,
-    SinkCommitStatus,
-)
-from slackwater.formats.seeds.manifest_v2 import (
+from slackwater.laminar import incremental, lcb1, manifest_v1, manifest_v2
+from slackwater.laminar.incremental import IncrementalCheckpointMetadata
+from slackwater.laminar.layout import below_checkpoint, object_key, survey
+from slackwater.laminar.manifest_v1 import CheckpointManifest, ConnectorCheckpoint, OperatorCheckpoint, SinkCommitStatus
+from slackwater.laminar.manifest_v2 import (
     CheckpointManifestV2,
     OperatorSnapshotEntry,
     PartitionSnapshotEntry,

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from slackwater.errors import SlackwaterError
-from slackwater.formats import changes, records, states
-from slackwater.formats.changes import (
+from slackwater.formats import change as changes
+from slackwater.formats import record as records
+from slackwater.formats import state as states
+from slackwater.formats.change import (
     NOTHING_PACKED,
     Checkpoint,
     Claim,
@@ -22,8 +24,8 @@ from slackwater.formats.changes import (
     SinkStatus,
     Unlabel,
 )
-from slackwater.formats.plans import KeepRules, plan_forget, plan_retire
-from slackwater.formats.states import State
+from slackwater.formats.state import State
+from slackwater.protocol.keep import KeepRules, plan_forget, plan_retire
 
 EPOCHS = st.integers(0, 12)
 LABELS = st.sampled_from("abc")

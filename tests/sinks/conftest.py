@@ -17,10 +17,10 @@ import uuid_utils
 from deltalake import DeltaTable
 
 from slackwater import failpoints
-from slackwater.pipeline.sinks.delta import DeltaSink
-from slackwater.pipeline.sinks.files import FileSink
-from slackwater.pipeline.sinks.files_reader import read_committed
-from slackwater.pipeline.sinks.sink import Sink
+from slackwater.sinks.delta.sink import DeltaSink
+from slackwater.sinks.files.reader import read_committed
+from slackwater.sinks.files.sink import FileSink
+from slackwater.sinks.registry import Sink
 
 UID, OTHER_UID = "0a" * 16, "0b" * 16
 

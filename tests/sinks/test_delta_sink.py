@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import Conflict, InvalidInput, SlackwaterError, Unavailable, Unsupported
-from slackwater.pipeline.sinks.delta import DeltaSink
+from slackwater.sinks.delta.sink import DeltaSink
 
 from .conftest import Bench, new_attempt
 

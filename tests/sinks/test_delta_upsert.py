@@ -14,8 +14,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from slackwater.errors import Corrupt, SlackwaterError, Unsupported
-from slackwater.pipeline.sinks.delta_table import addition
-from slackwater.pipeline.sinks.descriptors import StagedFile
+from slackwater.sinks.delta.table import addition
+from slackwater.sinks.descriptors import StagedFile
 
 from .conftest import Bench, new_attempt
 from .test_sink_contract import COMMIT_POINTS

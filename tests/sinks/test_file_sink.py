@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats import sealed
-from slackwater.pipeline.sinks.files import FileSink
-from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.sinks.files.reader import read_committed
+from slackwater.sinks.files.sink import FileSink
 
 from .conftest import UID, Bench, new_attempt
 

@@ -11,7 +11,7 @@ import pytest
 
 from slackwater.errors import Conflict, Corrupt, SlackwaterError, Unsupported
 from slackwater.formats import sealed
-from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.sinks.files.reader import read_committed
 
 from .conftest import OTHER_UID, UID, Bench, new_attempt
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.errors import InvalidInput
-from slackwater.pipeline.sinks.keys import Keys, check_key, parse_key
+from slackwater.sinks.key_columns import Keys, check_key, parse_key
 
 COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "long": (pa.int64(), st.integers(-2, 2)),

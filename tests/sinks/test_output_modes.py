@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import InvalidInput, Unsupported
-from slackwater.pipeline.sinks.delta import DeltaSink
-from slackwater.pipeline.sinks.files import FileSink
-from slackwater.pipeline.sinks.function import FunctionSink
-from slackwater.pipeline.sinks.sink import Sink, open_sink
+from slackwater.sinks.delta.sink import DeltaSink
+from slackwater.sinks.files.sink import FileSink
+from slackwater.sinks.function import FunctionSink
+from slackwater.sinks.registry import Sink, open_sink
 
 from .conftest import UID, Bench, new_attempt
 

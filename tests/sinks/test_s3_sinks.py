@@ -16,9 +16,9 @@ from pyspark import SparkFiles
 from pyspark.sql import SparkSession
 
 from slackwater.errors import InvalidInput, Unavailable
-from slackwater.pipeline.sinks.delta import DeltaSink
-from slackwater.pipeline.sinks.files import FileSink
-from slackwater.pipeline.sinks.files_reader import read_committed
+from slackwater.sinks.delta.sink import DeltaSink
+from slackwater.sinks.files.reader import read_committed
+from slackwater.sinks.files.sink import FileSink
 from tests.services.proxy import CUT, LOST_ANSWER, RESET, SLOW_DOWN, TOO_MANY, in_front_of
 from tests.services.seaweed import SECRET_KEY, Seaweed, running
 

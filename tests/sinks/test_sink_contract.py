@@ -17,10 +17,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
+from slackwater import sinks
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError
-from slackwater.pipeline import sinks
-from slackwater.pipeline.sinks.files_reader import read_committed
-from slackwater.pipeline.sinks.sink import Sink
+from slackwater.sinks.files.reader import read_committed
+from slackwater.sinks.registry import Sink
 
 from .conftest import OTHER_UID, UID, Bench, new_attempt
 
@@ -246,7 +246,7 @@ def test_data_that_cannot_be_deleted_yet_keeps_its_ticket(
         path.write_bytes(b"late")
 
     with monkeypatch.context() as patch:
-        patch.setattr("slackwater.pipeline.sinks.target.shutil.rmtree", with_a_writer_that_still_runs)
+        patch.setattr("slackwater.sinks.target.shutil.rmtree", with_a_writer_that_still_runs)
         sink.discard([attempt])
     assert sink.staged() == [attempt]
     sink.discard([attempt])

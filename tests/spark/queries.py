@@ -14,7 +14,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from slackwater.testing.payments_stream import totals
+from demo.payments_stream import totals
 
 SCHEMA = "merchant string, amount bigint, at timestamp, note string, parts array<int>"
 

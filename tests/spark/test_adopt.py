@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import functions as F
 
 import slackwater as sw
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.testing.oracle import compare, expected_totals
-from slackwater.testing.payments_stream import totals
+from demo.oracle import compare, expected_totals
+from demo.payments_stream import totals
+from slackwater.ops.pipelines import open_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

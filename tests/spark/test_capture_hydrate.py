@@ -16,17 +16,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from slackwater.artifacts import Cut, CutPartition, Holdings, put_artifacts
+from demo import payments_stream
+from demo.oracle import compare, expected_totals
 from slackwater.errors import Corrupt, InvalidInput, SlackwaterError, Unsupported
 from slackwater.formats import manifest as manifests
 from slackwater.formats.manifest import Manifest
+from slackwater.protocol.artifacts import Cut, CutPartition, Holdings, put_artifacts
 from slackwater.settings import Settings
 from slackwater.spark.capture import _Look, capture
 from slackwater.spark.checkpoint_files import Ancestor, decode_operator
 from slackwater.spark.hydrate import hydrate, move_schema_paths
 from slackwater.store import Store, open_store
-from slackwater.testing import payments_stream
-from slackwater.testing.oracle import compare, expected_totals
 
 ROWS = 20_000
 SETTINGS = {

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 import pytest
 
 import slackwater as sw
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.pipeline.coordinator import Coordinator
-from slackwater.pipeline.sources.acknowledge import Acknowledgements
-from slackwater.pipeline.tables.versions import Tables
-from slackwater.pipeline.workdir import WorkingDirectory
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.sources.acknowledgement import Acknowledgements
+from slackwater.spark.working_directory import WorkingDirectory
+from slackwater.streaming.coordinator import Coordinator
+from slackwater.tables.versions import Tables
 from tests.pipelines import Driver, FolderSink
 
 
@@ -63,7 +63,7 @@ def coordinate(driver: Driver, sink: Any, folder: Path) -> Coordinator:
         store=driver.store,
         log=driver.log,
         references=driver.references,
-        world=driver.world,
+        clock=driver.clock,
         settings=driver.settings,
         sinks={"totals": sink},
         work=WorkingDirectory(folder),

@@ -11,13 +11,13 @@ import pytest
 
 import slackwater as sw
 from slackwater.errors import Conflict, InvalidInput, NotFound, Unsupported
-from slackwater.incremental.inbox import Inbox
-from slackwater.incremental.inbox_reader import Message, read_covered
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.pipeline.query import PipelineQuery
-from slackwater.pipeline.sources.inbox import record_batch
-from slackwater.pipeline.start import check_delivery
-from slackwater.recovery import load_manifest
+from slackwater.inboxes.inbox import Inbox
+from slackwater.inboxes.reader import Message, read_covered
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.protocol.recovery import load_manifest
+from slackwater.sources.inbox import record_batch
+from slackwater.streaming.query import PipelineQuery
+from slackwater.streaming.start import check_delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

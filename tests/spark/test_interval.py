@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import slackwater as sw
+from slackwater.clock import SystemClock
 from slackwater.formats.manifest import Manifest
-from slackwater.pipeline.coordinator import Coordinator
-from slackwater.recovery import load_manifest
+from slackwater.protocol.recovery import load_manifest
 from slackwater.store import open_store
-from slackwater.world import RealWorld
+from slackwater.streaming.coordinator import Coordinator
 from tests.spark.trickle import Failing, Trickle, eventually
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_the_end_of_available_now_closes_the_epoch_of_all_its_micro_batches(
     assert trickle.out() == list(range(40))
 
 
-class Ahead(RealWorld):
+class Ahead(SystemClock):
     """A clock that a test puts forward. It runs on: a wait for Spark's commit has to end."""
 
     ahead_s = 0.0
@@ -72,7 +72,7 @@ class Ahead(RealWorld):
 
 def test_an_epoch_closes_in_time_though_the_source_is_quiet_and_shows_nothing_before(trickle: Trickle) -> None:
     query = trickle.to_files(interval_s=HOUR_S).start()
-    query._coordinator._world = clock = Ahead()
+    query._coordinator._clock = clock = Ahead()
     try:
         trickle.drop(range(10))
         eventually(lambda: query._coordinator._epochs.newest == 0)

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from slackwater.testing import payments_stream
-from slackwater.testing.oracle import compare, counts, expected_totals
+from demo import payments_stream
+from demo.oracle import compare, counts, expected_totals
 
 ROWS = 20_000
 

@@ -18,18 +18,18 @@ from pyspark.sql.functions import col, raise_error, when
 
 import slackwater as sw
 from demo.judge import read_sinks
-from slackwater.checkpointer import SinkFailed
-from slackwater.labels import create_label
-from slackwater.log import Log
-from slackwater.pipeline.query import PipelineQuery, active
-from slackwater.pipeline.writer import PipelineWriter
-from slackwater.recovery import load_manifest
+from demo.oracle import compare, expected_totals
+from demo.payments_stream import totals
+from slackwater.clock import SystemClock
+from slackwater.ops.refs import create_label
+from slackwater.protocol.checkpoint import SinkFailed
+from slackwater.protocol.log import Log
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark.session import REQUIRED, check_session
 from slackwater.store import open_store
-from slackwater.testing.oracle import compare, expected_totals
-from slackwater.testing.payments_stream import totals
-from slackwater.world import RealWorld
+from slackwater.streaming.query import PipelineQuery, active
+from slackwater.streaming.writer import PipelineWriter
 from tests.spark.trickle import Failing, eventually
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def writer(spark: SparkSession, folder: Path, *, frame: DataFrame | None = None,
 
 
 def open_log(folder: Path) -> Log:
-    return Log(open_store(str(folder / "store" / "payments")), RealWorld(), Settings())
+    return Log(open_store(str(folder / "store" / "payments")), SystemClock(), Settings())
 
 
 def equals_the_oracle(folder: Path, rows: int = ROWS) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import slackwater as sw
-from slackwater.formats import records
-from slackwater.formats.changes import Release
-from slackwater.formats.layout import CHECKPOINTS, LOG, record_key
-from slackwater.log import Log
-from slackwater.recovery import load_manifest
+from slackwater.clock import SystemClock
+from slackwater.formats import record as records
+from slackwater.formats.change import Release
+from slackwater.formats.keys import CHECKPOINTS, LOG, record_key
+from slackwater.protocol.log import Log
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import open_store
-from slackwater.world import RealWorld
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ def checkpoint_once(spark: SparkSession, folder: Path, partitions: int) -> tuple
     )
     query.awaitTermination()
     store = open_store(str(folder / "store" / "wide"))
-    log = Log(store, RealWorld(), Settings())
+    log = Log(store, SystemClock(), Settings())
     state = log.read()
     assert state is not None
     assert state.head is not None

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.testing.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
+from demo.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
+from slackwater.ops.pipelines import open_pipeline
 from tests.commands import command, environment
 from tests.spark.trickle import eventually
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import slackwater as sw
-from slackwater.labels import create_label
-from slackwater.pipeline.query import PipelineQuery
+from slackwater.ops.refs import create_label
+from slackwater.streaming.query import PipelineQuery
 from tests.spark.trickle import Failing, Trickle
 
 if TYPE_CHECKING:

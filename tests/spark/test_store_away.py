@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import slackwater as sw
-from slackwater.pipeline.query import PipelineQuery
-from slackwater.testing.payments_stream import totals
+from demo.payments_stream import totals
+from slackwater.streaming.query import PipelineQuery
 from tests.services.seaweed import Seaweed, running
 from tests.spark.test_pipeline import PER_BATCH, ROWS, equals_the_oracle
 from tests.spark.trickle import eventually

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import slackwater as sw
-from slackwater.incremental.inbox import Inbox
-from slackwater.inspect.checkpoints import show
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.pipeline.query import PipelineQuery
-from slackwater.pipeline.sinks.files_reader import read_committed
-from slackwater.pipeline.tables.table import Table
-from slackwater.recovery import load_manifest
+from slackwater.inboxes.inbox import Inbox
+from slackwater.ops.checkpoints import show
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
+from slackwater.protocol.recovery import load_manifest
+from slackwater.sinks.files.reader import read_committed
 from slackwater.spark.plan import pipeline_hash
+from slackwater.streaming.query import PipelineQuery
+from slackwater.tables.table import Table
 from tests.spark.trickle import Trickle, eventually
 
 if TYPE_CHECKING:

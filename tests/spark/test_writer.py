@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import slackwater as sw
-from slackwater.inspect.pipelines import pipelines
-from slackwater.pipeline.writer import PipelineWriter
+from slackwater.ops.pipelines import pipelines
+from slackwater.streaming.writer import PipelineWriter
 from tests.pipelines import make_pipeline
 from tests.spark.trickle import Trickle
 

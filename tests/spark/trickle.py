@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import slackwater as sw
-from slackwater.log import Log
-from slackwater.pipeline.sinks.files_reader import read_committed
-from slackwater.pipeline.writer import PipelineWriter
+from slackwater.clock import SystemClock
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
+from slackwater.sinks.files.reader import read_committed
 from slackwater.store import open_store
-from slackwater.world import RealWorld
+from slackwater.streaming.writer import PipelineWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ class Trickle:
         return self.writer(**options).to("files", sw.FileSink(self.folder / "out"))
 
     def log(self) -> Log:
-        return Log(open_store(str(self.folder / "store" / "ids")), RealWorld(), Settings())
+        return Log(open_store(str(self.folder / "store" / "ids")), SystemClock(), Settings())
 
     def out(self, name: str = "out") -> list[int]:
         """Read what is committed, sorted."""

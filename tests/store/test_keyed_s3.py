@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Conflict, InvalidInput, Unavailable
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
 from slackwater.settings import Settings
 from tests.services.proxy import LOST_ANSWER, RESET, SLOW_DOWN, in_front_of
 

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from slackwater.errors import Conflict, NotFound
-from slackwater.formats import inbox as documents
-from slackwater.formats.inbox import COVERED_FILE, PUBLISHED_FILE, Covered, Published
 from slackwater.formats.manifest import SourcePosition
 from slackwater.formats.positions import KIND, acknowledged_of
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.pipeline.repair import repair
-from slackwater.pipeline.rollback import rollback
-from slackwater.pipeline.sources.acknowledge import Acknowledgements, refuse_dropped
-from slackwater.recovery import load_manifest
+from slackwater.inboxes import format as documents
+from slackwater.inboxes.format import COVERED_FILE, PUBLISHED_FILE, Covered, Published
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.repair import repair
+from slackwater.ops.rollback import rollback
+from slackwater.protocol.recovery import load_manifest
+from slackwater.sources.acknowledgement import Acknowledgements, refuse_dropped
 from slackwater.store import Store
 from tests import pipelines
 from tests.pipelines import Driver, flip, make_pipeline

@@ -9,8 +9,8 @@ import pytest
 
 import slackwater as sw
 from slackwater import failpoints
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
 from tests.pipelines import SparkDirectory
 
 

@@ -9,8 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slackwater import artifacts
-from slackwater.artifacts import (
+from slackwater.errors import Corrupt, SlackwaterError, Unavailable
+from slackwater.formats import manifest as manifests
+from slackwater.formats.keys import artifact_key, batch_key, parse_key
+from slackwater.formats.manifest import Manifest, Object
+from slackwater.protocol import artifacts
+from slackwater.protocol.artifacts import (
     Cut,
     CutFile,
     CutOperator,
@@ -21,11 +25,7 @@ from slackwater.artifacts import (
     in_parallel,
     put_artifacts,
 )
-from slackwater.errors import Corrupt, SlackwaterError, Unavailable
-from slackwater.formats import manifest as manifests
-from slackwater.formats.layout import artifact_key, batch_key, parse_key
-from slackwater.formats.manifest import Manifest, Object
-from slackwater.formats.placement import plan_placement
+from slackwater.protocol.placement import plan_placement
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from tests.golden.lcb1 import Item, write

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition, put_artifacts
 from slackwater.errors import Corrupt
-from slackwater.formats import batch, records
-from slackwater.formats.changes import NOTHING_PACKED, Checkpoint, Packed, Release, Settlement
-from slackwater.formats.layout import record_key
+from slackwater.formats import batch
+from slackwater.formats import record as records
+from slackwater.formats.change import NOTHING_PACKED, Checkpoint, Packed, Release, Settlement
+from slackwater.formats.keys import record_key
+from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition, put_artifacts
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.golden.samples import IDS, golden_records, seal

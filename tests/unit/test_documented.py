@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 import slackwater as sw
-from slackwater.pipeline.metrics import serve
-from slackwater.pipeline.options import OPTIONS, SETTINGS
-from slackwater.pipeline.progress import Progress
+from slackwater.clock import SystemClock
 from slackwater.settings import Settings
 from slackwater.store import Requests
-from slackwater.world import RealWorld
+from slackwater.streaming.metrics import serve
+from slackwater.streaming.options import OPTIONS, SETTINGS
+from slackwater.streaming.progress import Progress
 
 ROOT = Path(__file__).parents[2]
 UNITS = {"MiB": 1024**2, "KiB": 1024}
@@ -66,7 +66,7 @@ def test_every_public_call_has_its_row_with_all_its_arguments():
 
 
 def test_every_key_of_the_progress_has_its_row():
-    told = Progress(RealWorld(), None, Requests(), lambda: 0).describe(None)
+    told = Progress(SystemClock(), None, Requests(), lambda: 0).describe(None)
     assert list(rows("Progress")) == list(told)
 
 

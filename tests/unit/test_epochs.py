@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 
-from slackwater.pipeline import epochs as module
-from slackwater.pipeline.epochs import Epochs, StagedBatch
+from slackwater.streaming import epochs as module
+from slackwater.streaming.epochs import Epochs, StagedBatch
 
 
 class Clocked:

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from slackwater.errors import InvalidInput, NotFound
-from slackwater.pipeline.tables import file_feed
-from slackwater.pipeline.tables.file_feed import FileFeed
-from slackwater.pipeline.tables.rows import RowCodec
+from slackwater.tables import file_feed
+from slackwater.tables.file_feed import FileFeed
+from slackwater.tables.rows import RowCodec
 
 SCHEMA = pa.schema([("id", pa.int64()), ("risk", pa.string())])
 DAY = datetime.datetime(2026, 11, 18)

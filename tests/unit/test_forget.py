@@ -9,23 +9,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from slackwater import fallback, forget, recovery, rewind
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
-from slackwater.fallback import recover
-from slackwater.formats import changes, plans, records
-from slackwater.formats.layout import LATEST, manifest_key, record_key
-from slackwater.formats.plans import KeepRules, plan_forget
-from slackwater.formats.states import Savepoint, State
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.labels import create_label, delete_label
-from slackwater.log import Log
-from slackwater.pipeline.workdir import WorkingDirectory
-from slackwater.retention import References, sweep
+from slackwater.formats import change as changes
+from slackwater.formats import record as records
+from slackwater.formats.keys import LATEST, manifest_key, record_key
+from slackwater.formats.state import Savepoint, State
+from slackwater.ops import forget
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label, delete_label
+from slackwater.ops.verify import verify
+from slackwater.protocol import fallback, recovery
+from slackwater.protocol import keep as plans
+from slackwater.protocol import rollback as rewind
+from slackwater.protocol.fallback import recover
+from slackwater.protocol.keep import KeepRules, plan_forget
+from slackwater.protocol.log import Log
+from slackwater.protocol.retention import References, sweep
 from slackwater.settings import Settings
 from slackwater.spark.hydrate import check_structure
+from slackwater.spark.working_directory import WorkingDirectory
 from slackwater.store import Store, open_store
-from slackwater.world import RealWorld
 from tests.golden.samples import APPENDS, entry, state
 from tests.pipelines import Driver
 
@@ -123,7 +127,7 @@ def stored_bytes(url: Path) -> int:
 
 def open_log(url: Path, wrap: Callable[[Store], Any] = lambda store: store) -> tuple[Any, Log]:
     store = wrap(open_store(str(url), SETTINGS))
-    return store, Log(store, RealWorld(), msgspec.structs.replace(SETTINGS, total_timeout_s=5.0))
+    return store, Log(store, SystemClock(), msgspec.structs.replace(SETTINGS, total_timeout_s=5.0))
 
 
 def run(url: Path, choose: forget.Choose, act: Any = forget.forget, **fields: Any) -> forget.Forgetting:
@@ -313,7 +317,7 @@ def test_what_is_forgotten_during_a_start_does_not_hinder_its_sweep(url):
     stray.parent.mkdir()
     stray.write_bytes(b"of an attempt that crashed")
     store, log = open_log(url)
-    claimed = recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test", sinks={})
+    claimed = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={})
     run(url, forget.by_ref("1"))
     assert sweep(store, log, claimed, {}, References(store, SETTINGS)) == 1
     check_forgotten(url, 2, 3, 4, 5, 6)
@@ -338,16 +342,16 @@ def test_a_label_that_comes_first_keeps_its_checkpoint(url):
 
 def test_a_rollback_whose_target_is_forgotten_says_that_it_is_gone(url):
     store, log = open_log(url)
-    recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test", sinks={})
+    recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={})
     run(url, forget.by_ref("3"))
     with pytest.raises(NotFound) as caught:
-        rewind.roll_back(store, log, RealWorld(), 3)
+        rewind.roll_back(store, log, SystemClock(), 3)
     assert caught.value.code == "checkpoint.not_found"
 
 
 def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
     store, log = open_log(url)
-    state = recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test", sinks={}).state
+    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={}).state
     (url / manifest_key(state.live[-1].checkpoint_id)).unlink()
     asked: list[int] = []
 
@@ -360,7 +364,7 @@ def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
     found = recover(
         store,
         log,
-        RealWorld(),
+        SystemClock(),
         {},
         hydrate=lambda manifest: work.hydrate(store, manifest, SETTINGS),
         dropped=["totals"],
@@ -374,24 +378,24 @@ def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
 
 def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch):
     store, log = open_log(url)
-    state = recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test", sinks={}).state
+    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={}).state
     (url / manifest_key(state.live[-1].checkpoint_id)).unlink()
 
-    def lose_target_and_claim(store: Store, log: Log, world: Any, to_epoch: int, **fields: Any) -> None:
+    def lose_target_and_claim(store: Store, log: Log, clock: Any, to_epoch: int, **fields: Any) -> None:
         run(url, forget.by_ref(str(to_epoch)))
-        recovery.claim(*open_log(url), RealWorld(), pipeline="orders", driver="newer", sinks={})
+        recovery.claim(*open_log(url), SystemClock(), pipeline="orders", driver="newer", sinks={})
         raise NotFound("gone", code="checkpoint.not_found")
 
     monkeypatch.setattr(fallback, "roll_back", lose_target_and_claim)
     with pytest.raises(Conflict) as caught:
-        recover(store, log, RealWorld(), {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None)
+        recover(store, log, SystemClock(), {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None)
     assert caught.value.code == "driver.fenced"
 
 
 def test_a_driver_that_cannot_see_whether_it_was_fenced_does_not_fall_back(url):
     store, log = open_log(url)
-    state = recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test", sinks={}).state
-    newer = recovery.claim(*open_log(url), RealWorld(), pipeline="orders", driver="newer", sinks={}).state
+    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={}).state
+    newer = recovery.claim(*open_log(url), SystemClock(), pipeline="orders", driver="newer", sinks={}).state
     (url / record_key(newer.generation)).write_bytes(b"damaged")
     (url / manifest_key(state.live[-1].checkpoint_id)).unlink()  # as the newer one may have done
     asked: list[int] = []
@@ -399,7 +403,7 @@ def test_a_driver_that_cannot_see_whether_it_was_fenced_does_not_fall_back(url):
         recover(
             store,
             log,
-            RealWorld(),
+            SystemClock(),
             {},
             hydrate=lambda manifest: 0,
             dropped=["totals"],

@@ -5,21 +5,21 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from slackwater.clock import SystemClock
 from slackwater.errors import InvalidInput
 from slackwater.formats.ids import CheckpointId, Count, RandomId, Sha256, parse_checkpoint_id
-from slackwater.world import RealWorld
 
 ID = "0192d3f0-7b7c-7000-8000-0123456789ab"
 
 
 def test_a_minted_id_parses_and_is_new_every_time():
-    ids = [RealWorld().checkpoint_id() for _ in range(1000)]
+    ids = [SystemClock().checkpoint_id() for _ in range(1000)]
     assert [parse_checkpoint_id(text) for text in ids] == ids
     assert len(set(ids)) == 1000
 
 
 def test_a_random_id_has_128_bits_and_is_new_every_time():
-    ids = {RealWorld().random_id() for _ in range(1000)}
+    ids = {SystemClock().random_id() for _ in range(1000)}
     assert len(ids) == 1000
     assert all(msgspec.convert(text, RandomId) == text for text in ids)
 

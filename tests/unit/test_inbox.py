@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
-from slackwater.formats import inbox as documents
-from slackwater.formats.inbox import COVERED_FILE, PUBLISHED_FILE, Published
 from slackwater.formats.sealed import seal
-from slackwater.incremental.inbox import STOPPED, Inbox
-from slackwater.incremental.inbox_batch import KILLED, Appended, Session
-from slackwater.incremental.inbox_layout import decode_messages, encode_messages, messages_key, position_key
-from slackwater.incremental.inbox_limits import Limits
-from slackwater.incremental.inbox_reader import read_messages, read_published, report
-from slackwater.incremental.rocks import Rocks
+from slackwater.inboxes import format as documents
+from slackwater.inboxes.batch import KILLED, Appended, Session
+from slackwater.inboxes.format import COVERED_FILE, PUBLISHED_FILE, Published
+from slackwater.inboxes.inbox import STOPPED, Inbox
+from slackwater.inboxes.layout import decode_messages, encode_messages, messages_key, position_key
+from slackwater.inboxes.limits import Limits
+from slackwater.inboxes.reader import read_messages, read_published, report
+from slackwater.rocks.database import Rocks
 from tests.inboxes import SetClock, cover, drop, read_all, wait_until
 
 # --- appending
@@ -63,14 +63,14 @@ def test_a_key_with_other_content_is_refused(opened, folder):
 
 
 def test_a_key_is_forgotten_when_it_is_old_by_running_time_and_covered_never_by_the_clock(folder):
-    world = SetClock()
-    inbox = Inbox(folder, Limits(keep_keys_s=60), world=world)
+    clock = SetClock()
+    inbox = Inbox(folder, Limits(keep_keys_s=60), clock=clock)
     for number in range(5):
         inbox.append([b"%d" % number], key=b"%d" % number).result()
-    world.at_ms += 10**9  # a clock that is set forward makes nothing old
+    clock.at_ms += 10**9  # a clock that is set forward makes nothing old
     drop(inbox, 4)
     assert inbox.description.keys_dropped == 0
-    world.running_s += 61
+    clock.running_s += 61
     inbox.append([b"x"]).result()
     assert inbox.description.keys_dropped == 4  # the fifth names what nothing covers yet
     assert inbox.append([b"4"], key=b"4").result() == Appended(5, 5, True)
@@ -105,8 +105,8 @@ def test_what_is_known_is_answered_by_a_full_inbox_too(opened):
 
 def test_that_messages_have_to_wait_is_said_once_and_so_is_that_they_have_not(folder, caplog):
     caplog.set_level("INFO")
-    world = SetClock()
-    inbox = Inbox(folder, Limits(max_keys=2, keep_keys_s=60), world=world)
+    clock = SetClock()
+    inbox = Inbox(folder, Limits(max_keys=2, keep_keys_s=60), clock=clock)
     for key in (b"a", b"b"):
         inbox.append([key], key=key).result()
     for _ in range(3):
@@ -119,7 +119,7 @@ def test_that_messages_have_to_wait_is_said_once_and_so_is_that_they_have_not(fo
     # Whoever sends only to receivers in good health would else never find out.
     drop(inbox, 2)
     assert inbox.hindrance is None
-    world.running_s += 61
+    clock.running_s += 61
     wait_until(lambda: inbox.description.keys_dropped == 2)
     assert inbox.append([b"c"], key=b"c").result() == Appended(3, 3)
     assert caplog.text.count("has room again") == 1
@@ -147,22 +147,22 @@ def test_an_upstream_goes_on_after_a_position_only_when_another_one_has_come(ope
 
 
 def test_keys_at_the_position_that_is_asked_for_again_are_never_forgotten(folder):
-    world = SetClock()
-    inbox = Inbox(folder, Limits(keep_keys_s=60), world=world)
+    clock = SetClock()
+    inbox = Inbox(folder, Limits(keep_keys_s=60), clock=clock)
     keys = {position: position_key(position.encode(), position) for position in "67"}
     for position, key in keys.items():
         inbox.append([position.encode()], key=key, token=position).result()
     inbox.append([b"x"], key=b"hx").result()
     drop(inbox, 3)
     for _ in range(3):
-        world.running_s += 61
+        clock.running_s += 61
         inbox.append([b"y"]).result()
     assert inbox.description.keys_held == 1
     assert inbox.append([b"7"], key=keys["7"], token="7").result() == Appended(2, 2, True)
     assert inbox.append([b"6"], key=keys["6"]).result().repeated is False
     inbox.append([b"8"], key=position_key(b"8", "8"), token="8").result()
     drop(inbox, inbox.description.last)
-    world.running_s += 61
+    clock.running_s += 61
     inbox.append([b"y"]).result()
     assert inbox.description.keys_held == 1
     inbox.close()
@@ -199,10 +199,10 @@ def test_a_second_receiver_is_refused_and_the_first_goes_on(opened, folder):
 
 
 def test_a_clock_that_is_set_back_takes_no_time_back_and_loses_nothing(folder):
-    world = SetClock()
+    clock = SetClock()
     for at_ms in (2_000_000, 1_000, 500):
-        world.at_ms = at_ms
-        inbox = Inbox(folder, world=world)
+        clock.at_ms = at_ms
+        inbox = Inbox(folder, clock=clock)
         inbox.begin_receiving().result()
         inbox.append([b"%d" % at_ms]).result()
         inbox.close()
@@ -213,39 +213,39 @@ def test_a_clock_that_is_set_back_takes_no_time_back_and_loses_nothing(folder):
 
 
 def test_each_time_without_a_receiver_is_a_gap_with_its_times_and_reason(folder):
-    world = SetClock()
+    clock = SetClock()
 
     def receive(at_ms: int) -> Inbox:
-        world.at_ms = at_ms
-        inbox = Inbox(folder, world=world)
+        clock.at_ms = at_ms
+        inbox = Inbox(folder, clock=clock)
         inbox.begin_receiving().result()
         inbox.append([b"x"]).result()
         return inbox
 
     receive(1_000).close()
     inbox = receive(5_000)
-    world.at_ms = 6_000
+    clock.at_ms = 6_000
     inbox.end_receiving("the upstream went away").result()
-    world.at_ms = 8_000
+    clock.at_ms = 8_000
     inbox.end_receiving("it is still away").result()
     inbox.begin_receiving().result()
     shutil.copytree(folder, folder.with_name("killed"))  # as a kill leaves it
     inbox.close()
     gaps = [(gap.from_ms, gap.to_ms, gap.after, gap.why) for gap in report(folder).gaps]
     assert gaps == [(1_000, 5_000, 1, STOPPED), (6_000, 8_000, 2, "the upstream went away")]
-    world.at_ms = 9_000
-    killed = Inbox(folder.with_name("killed"), world=world)
+    clock.at_ms = 9_000
+    killed = Inbox(folder.with_name("killed"), clock=clock)
     killed.begin_receiving().result()
     killed.close()
     assert [gap.why for gap in report(folder.with_name("killed")).gaps][2:] == [KILLED]
 
 
 def test_a_gap_begins_when_the_upstream_was_last_heard_of_whatever_the_heartbeats_say(folder):
-    world = SetClock()
-    inbox = Inbox(folder, world=world)
-    world.at_ms = 1_001_000
+    clock = SetClock()
+    inbox = Inbox(folder, clock=clock)
+    clock.at_ms = 1_001_000
     inbox.begin_receiving().result()
-    world.at_ms, world.running_s = 1_060_000, 60.0
+    clock.at_ms, clock.running_s = 1_060_000, 60.0
     wait_until(lambda: inbox.description.alive_at_ms == 1_060_000)
     inbox.end_receiving("no answer", since_ms=1_020_000).result()
     inbox.begin_receiving().result()

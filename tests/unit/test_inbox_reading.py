@@ -11,11 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slackwater.errors import Corrupt, NotFound
-from slackwater.formats import inbox as documents
-from slackwater.formats.inbox import PUBLISHED_FILE, Published
-from slackwater.incremental.inbox_batch import Appended
-from slackwater.incremental.inbox_reader import check_range, read_messages, read_published
-from slackwater.incremental.wal import SECTOR_BYTES
+from slackwater.inboxes import format as documents
+from slackwater.inboxes.batch import Appended
+from slackwater.inboxes.format import PUBLISHED_FILE, Published
+from slackwater.inboxes.reader import check_range, read_messages, read_published
+from slackwater.rocks.wal import SECTOR_BYTES
 from tests.inboxes import drop, wait_until
 
 

@@ -21,14 +21,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
-from slackwater.artifacts import Cut, get_artifacts, put_artifacts
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from slackwater.formats import sealed
-from slackwater.formats.keyed import Description, decode, encode
-from slackwater.incremental import rocks
-from slackwater.incremental.cut import capture_keyed, check_keyed, folder_of, read_snapshot
-from slackwater.incremental.keyed import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
-from slackwater.incremental.vnodes import VNODE_COUNT, vnode_of
+from slackwater.keyed.capture import capture_keyed, check_keyed, folder_of, read_snapshot
+from slackwater.keyed.format import Description, decode, encode
+from slackwater.keyed.state import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
+from slackwater.keyed.vnodes import VNODE_COUNT, vnode_of
+from slackwater.protocol.artifacts import Cut, get_artifacts, put_artifacts
+from slackwater.rocks import database as rocks
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.golden.samples import IDS
@@ -239,7 +239,7 @@ def test_E12_a_second_writer_is_refused_and_a_reader_is_not(state: KeyedState) -
     with pytest.raises(Conflict) as caught:
         KeyedState(state.folder)
     assert caught.value.code == "keyed.taken"
-    code = "import sys; from pathlib import Path; from slackwater.incremental.keyed import KeyedState\n"
+    code = "import sys; from pathlib import Path; from slackwater.keyed.state import KeyedState\n"
     code += "KeyedState(Path(sys.argv[1]))"
     elsewhere = subprocess.run([sys.executable, "-c", code, str(state.folder)], capture_output=True, check=False)
     assert b"keyed.taken" in elsewhere.stderr
@@ -396,7 +396,7 @@ import resource, signal, sys
 from contextlib import suppress
 from pathlib import Path
 from slackwater.errors import Unavailable
-from slackwater.incremental.keyed import KeyedState
+from slackwater.keyed.state import KeyedState
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 state = KeyedState(Path(sys.argv[1]))
 resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))

@@ -20,13 +20,13 @@ from typing import Any
 import pytest
 
 import slackwater as sw
-from slackwater.formats.layout import manifest_key, record_key
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.keyed import KeyedState
-from slackwater.incremental.opening import open_keyed
-from slackwater.incremental.rocks import MAX_RUNS
-from slackwater.inspect.pipelines import open_pipeline as look_at
-from slackwater.recovery import load_manifest
+from slackwater.formats.keys import manifest_key, record_key
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
+from slackwater.keyed.state import KeyedState
+from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.protocol.recovery import load_manifest
+from slackwater.rocks.database import MAX_RUNS
 from tests.keyed_pipelines import config_of, content, fill, forget_local, sound
 from tests.pipelines import make_pipeline
 
@@ -152,7 +152,7 @@ def test_scan_existing_checkpoints(tmp_path):
 def test_scan_skips_partial_checkpoint_dirs(tmp_path):
     with open_keyed(config_of(tmp_path)) as counts:
         made = counts.create_checkpoint()
-        partial = tmp_path / "store" / "counts" / "checkpoints" / counts._world.checkpoint_id()
+        partial = tmp_path / "store" / "counts" / "checkpoints" / counts._clock.checkpoint_id()
         (partial / "operators" / "keyed-state").mkdir(parents=True)
         (partial / "operators" / "keyed-state" / "partition-0.snap").write_bytes(b"cut")
     with open_keyed(config_of(tmp_path)) as counts:
@@ -401,7 +401,7 @@ def test_E7_epochs_never_go_back(tmp_path):
 
 
 class Clock:
-    """A world whose clocks a test sets."""
+    """A clock that a test sets."""
 
     def __init__(self, real: Any) -> None:
         self._real, self.monotonic_s, self.wall_ms = real, 1000.0, 10**12
@@ -418,8 +418,8 @@ class Clock:
 
 def test_E8_the_interval_is_of_a_monotonic_clock_to_the_millisecond(tmp_path):
     with open_keyed(config_of(tmp_path, interval=timedelta(milliseconds=250))) as counts:
-        clock: Any = Clock(counts._world)
-        counts._world = clock
+        clock: Any = Clock(counts._clock)
+        counts._clock = clock
         counts.put(b"a", b"1")
         counts.create_checkpoint()
         clock.monotonic_s += 10

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 import slackwater as sw
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
 from tests.keyed_pipelines import config_of
 
 

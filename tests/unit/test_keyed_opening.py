@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Conflict
-from slackwater.formats.keyed import Lineage
-from slackwater.formats.states import LiveCheckpoint
-from slackwater.incremental.opening import plan_opening
+from slackwater.formats.state import LiveCheckpoint
+from slackwater.keyed.format import Lineage
+from slackwater.keyed.opening import plan_opening
 from tests.golden.samples import IDS, UID, entry, state
 
 FOLDER = Path("/data/counts.wal")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, NotFound, Unsupported
-from slackwater.formats.seeds.findings import fatal
+from slackwater.laminar.findings import fatal
 from slackwater.laminar.folder import Folder, load_content, open_folder, resolve
 from slackwater.laminar.verification import FolderVerification, fetch, findings_of, verify_folder
 from slackwater.store import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from slackwater.errors import Corrupt, InvalidInput
-from slackwater.formats.layout import (
+from slackwater.formats.keys import (
     CHECKPOINTS,
     LATEST,
     LOG,

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import slackwater as sw
-from slackwater import library
-from slackwater.formats.layout import manifest_key
-from slackwater.inspect.pipelines import open_pipeline as look_at
-from slackwater.inspect.verification import verify
-from slackwater.library import ProgramPipeline, open_pipeline
-from slackwater.ownership import refuse_foreign
-from slackwater.recovery import load_manifest
+from slackwater import program as library
+from slackwater.formats.keys import manifest_key
+from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.ops.verify import verify
+from slackwater.program import ProgramPipeline, open_pipeline
+from slackwater.protocol.kinds import refuse_foreign
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.testing.faulty_store import Fault, Faults
 from tests.commands import answer, environment, lines, program_of, refusal, run_program, slackwater

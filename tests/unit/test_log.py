@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, Unavailable, Unsupported
-from slackwater.formats import records
-from slackwater.formats.changes import Checkpoint, Claim, Label, Unlabel
-from slackwater.formats.layout import record_key
-from slackwater.formats.plans import plan_retire
-from slackwater.formats.states import State
-from slackwater.log import Log
+from slackwater.formats import record as records
+from slackwater.formats.change import Checkpoint, Claim, Label, Unlabel
+from slackwater.formats.keys import record_key
+from slackwater.formats.state import State
+from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
-from slackwater.world import RealWorld
 from tests.golden.samples import IDS, UID, rollback, seal, settlement
 
 SETTINGS = Settings(total_timeout_s=5)
@@ -57,7 +57,7 @@ def store(request, tmp_path) -> Faulty:
 
 
 def open_log(store, settings: Settings = SETTINGS) -> Log:
-    return Log(store, RealWorld(), settings)
+    return Log(store, SystemClock(), settings)
 
 
 def numbers(store) -> list[str]:

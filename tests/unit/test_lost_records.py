@@ -10,18 +10,18 @@ import msgspec
 import pytest
 
 import slackwater as sw
-from slackwater import recovery
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt
-from slackwater.forget import by_rules, forget, plan
-from slackwater.formats.layout import LATEST, manifest_key
-from slackwater.formats.plans import KeepRules
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.labels import create_label
-from slackwater.log import Log
-from slackwater.pipeline.rollback import rollback
+from slackwater.formats.keys import LATEST, manifest_key
+from slackwater.ops.forget import by_rules, forget, plan
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label
+from slackwater.ops.rollback import rollback
+from slackwater.protocol import recovery
+from slackwater.protocol.keep import KeepRules
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store
-from slackwater.world import RealWorld
 from tests.pipelines import Driver, make_pipeline
 
 
@@ -44,13 +44,13 @@ def contents(folder: Path) -> dict[str, str]:
 
 def claim(pipeline: Path) -> None:
     store = open_store(str(pipeline))
-    log = Log(store, RealWorld(), Settings())
-    recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test:1", sinks={})
+    log = Log(store, SystemClock(), Settings())
+    recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test:1", sinks={})
 
 
 def forget_old(pipeline: Path) -> None:
     store = open_store(str(pipeline))
-    forget(store, Log(store, RealWorld(), Settings()), Settings(), by_rules(KeepRules(last=1)))
+    forget(store, Log(store, SystemClock(), Settings()), Settings(), by_rules(KeepRules(last=1)))
 
 
 WAYS: dict[str, Callable[[Path], object]] = {
@@ -76,7 +76,7 @@ def test_what_forget_would_do_is_refused_too(tmp_path: Path) -> None:
     lose(pipeline, 4)
     store = open_store(str(pipeline))
     with pytest.raises(Corrupt, match="newer records have been lost"):
-        plan(store, Log(store, RealWorld(), Settings()), Settings(), by_rules(KeepRules(last=1)))
+        plan(store, Log(store, SystemClock(), Settings()), Settings(), by_rules(KeepRules(last=1)))
 
 
 def test_a_program_is_refused_and_goes_on_once_the_log_is_back(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_driver_that_appends_meanwhile_is_no_loss(tmp_path: Path, monkeypatch:
     driver = Driver(tmp_path)
     driver.step()
     store = open_store(str(driver.pipeline))
-    log = Log(store, RealWorld(), Settings())
+    log = Log(store, SystemClock(), Settings())
     get = type(store).get
     met: list[str] = []
 
@@ -173,7 +173,7 @@ def test_a_driver_that_appends_meanwhile_is_no_loss(tmp_path: Path, monkeypatch:
         return get(self, key, **fields)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(store), "get", late)
-    state = recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test:1", sinks={}).state
+    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test:1", sinks={}).state
     assert met and state.epoch == 2
 
 
@@ -204,8 +204,8 @@ def test_a_start_asks_for_the_pointer_once_and_only_if_it_is_there(tmp_path: Pat
     counts = []
     for _ in range(2):
         store = open_store(str(pipeline))
-        log = Log(store, RealWorld(), Settings())
-        recovery.claim(store, log, RealWorld(), pipeline="orders", driver="test:1", sinks={})
+        log = Log(store, SystemClock(), Settings())
+        recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test:1", sinks={})
         counts.append(store.requests.gets)
         (pipeline / LATEST).unlink(missing_ok=True)
     assert counts == [2, 1], "one record; and the pointer"

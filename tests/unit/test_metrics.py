@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import slackwater as sw
-from slackwater.checkpointer import Report
-from slackwater.pipeline.metrics import Endpoint, parse_metrics, serve
-from slackwater.pipeline.progress import Progress
+from slackwater.clock import SystemClock
+from slackwater.protocol.checkpoint import Report
 from slackwater.store import Requests
-from slackwater.world import RealWorld
+from slackwater.streaming.metrics import Endpoint, parse_metrics, serve
+from slackwater.streaming.progress import Progress
 
 
 def scrape(address: str) -> dict[tuple[str, ...], float]:
@@ -32,7 +32,7 @@ def scrape(address: str) -> dict[tuple[str, ...], float]:
 def report(epoch: int, took_ms: int) -> Report:
     return Report(
         epoch=epoch,
-        checkpoint_id=RealWorld().checkpoint_id(),
+        checkpoint_id=SystemClock().checkpoint_id(),
         micro_batch=epoch,
         new_files=2,
         new_file_bytes=300,
@@ -44,7 +44,7 @@ def report(epoch: int, took_ms: int) -> Report:
 
 
 def progress() -> Progress:
-    return Progress(RealWorld(), None, Requests(puts=7, gets=3), lambda: 2)
+    return Progress(SystemClock(), None, Requests(puts=7, gets=3), lambda: 2)
 
 
 def test_every_figure_is_served_in_seconds_bytes_and_totals():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import slackwater as sw
-from slackwater.pipeline.options import parse_options
 from slackwater.settings import Settings
+from slackwater.streaming.options import parse_options
 
 
 def test_only_the_store_is_needed():

@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from slackwater import recovery
+from slackwater.clock import SystemClock
 from slackwater.errors import Unsupported
 from slackwater.formats import manifest as manifests
-from slackwater.formats.changes import Release
-from slackwater.formats.layout import manifest_key
+from slackwater.formats.change import Release
+from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Kind
-from slackwater.incremental.config import CheckpointConfig
-from slackwater.incremental.opening import open_keyed
-from slackwater.library import open_pipeline
-from slackwater.log import Log
-from slackwater.ownership import refuse_foreign
+from slackwater.keyed.config import CheckpointConfig
+from slackwater.keyed.opening import open_keyed
+from slackwater.program import open_pipeline
+from slackwater.protocol import recovery
+from slackwater.protocol.kinds import refuse_foreign
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore
-from slackwater.world import RealWorld
 from tests.keyed_pipelines import config_of
 from tests.pipelines import Driver, make_pipeline
 
@@ -38,12 +38,12 @@ ROLES = [role for _, roles, _ in KINDS for role in roles]
 def test_a_pipeline_without_a_checkpoint_is_whose_claim_it_has_until_that_driver_ends(
     tmp_path: Path, kind: Kind, own: tuple[str, ...], code: str, role: str
 ) -> None:
-    store, world = open_store(str(tmp_path / "orders")), RealWorld()
-    log = Log(store, world, Settings())
+    store, clock = open_store(str(tmp_path / "orders")), SystemClock()
+    log = Log(store, clock, Settings())
     assert refuse_foreign(store, log, "orders", kind) is None, "a new one is anyone's"
     # A host may be called anything.
     driver = f"keyed-program:7{role}"
-    state = recovery.claim(store, log, world, pipeline="orders", driver=driver, sinks={}).state
+    state = recovery.claim(store, log, clock, pipeline="orders", driver=driver, sinks={}).state
     if role in own:
         assert refuse_foreign(store, log, "orders", kind) is None
     else:
@@ -59,7 +59,7 @@ def test_the_newest_manifest_that_is_read_tells_whose_it_is_and_one_bad_read_pas
     driver.step()
     driver.step()
     store = FaultyStore(driver.store, Faults(Fault("bit-flipped", verb="get", nth=2)))
-    newest = refuse_foreign(store, Log(store, RealWorld(), Settings()), "orders", "spark")
+    newest = refuse_foreign(store, Log(store, SystemClock(), Settings()), "orders", "spark")
     assert newest is not None and newest.epoch == 2
     (driver.pipeline / manifest_key(newest.checkpoint_id)).write_bytes(b"rot")
     older = refuse_foreign(driver.store, driver.log, "orders", "spark")
@@ -76,7 +76,7 @@ def test_a_newest_manifest_of_another_release_is_refused_before_the_claim(
         newer.setattr(manifests, "encode", lambda made: encode(made).replace(b'"version":3', b'"version":4'))
         store = open_store(str(make_pipeline(tmp_path, 1)))
     with pytest.raises(Unsupported) as caught:
-        refuse_foreign(store, Log(store, RealWorld(), Settings()), "orders", "spark")
+        refuse_foreign(store, Log(store, SystemClock(), Settings()), "orders", "spark")
     assert caught.value.code == "manifest.unknown_version"
 
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from demo import payments as p
+from demo.oracle import Counts, compare, counts, expected_totals
+from demo.payments_stream import PaymentsSource, flush_batch, record_batch
 from slackwater.errors import InvalidInput
-from slackwater.testing import payments as p
-from slackwater.testing.oracle import Counts, compare, counts, expected_totals
-from slackwater.testing.payments_stream import PaymentsSource, flush_batch, record_batch
 
 ROWS = 100_000
 
@@ -119,7 +119,7 @@ def test_the_oracle_needs_neither_spark_nor_numpy() -> None:
     program = """
 import sys
 sys.modules.update(dict.fromkeys(["pyspark", "pyarrow", "numpy"]))
-from slackwater.testing.oracle import counts
+from demo.oracle import counts
 counts(9)
 """
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": ":".join(sys.path)})

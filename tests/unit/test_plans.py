@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from slackwater.formats import batch, states
-from slackwater.formats.placement import NewFile, plan_placement
-from slackwater.formats.plans import plan_retire
+from slackwater.formats import batch
+from slackwater.formats import state as states
+from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.placement import NewFile, plan_placement
 from slackwater.settings import KIB, MIB, Settings
 from tests.golden.samples import APPENDS, entry, state
 

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
-from slackwater.formats import records, states
-from slackwater.formats.changes import Change, Claim, Deleted, Label, Release, Retire, SinkStatus, Unlabel
-from slackwater.formats.states import State, apply
+from slackwater.formats import record as records
+from slackwater.formats import state as states
+from slackwater.formats.change import Change, Claim, Deleted, Label, Release, Retire, SinkStatus, Unlabel
+from slackwater.formats.state import State, apply
 from tests.golden.samples import (
     APPENDS,
     FIRST,

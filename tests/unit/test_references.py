@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
-from slackwater.formats import states
-from slackwater.formats.changes import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement
-from slackwater.formats.states import State
-from slackwater.labels import check_label, create_label, delete_label, find_label, resolve
-from slackwater.log import Log
+from slackwater.formats import state as states
+from slackwater.formats.change import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement
+from slackwater.formats.state import State
+from slackwater.ops.refs import check_label, create_label, delete_label, find_label, resolve
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
-from slackwater.world import RealWorld
 
 TEN_OCLOCK_MS = 1_794_736_800_000  # 2026-11-15T10:00:00Z
 IDS = [
@@ -194,7 +194,7 @@ def append(log: Log, change: Change) -> None:
 
 
 def open_log(store: LosingStore) -> Log:
-    return Log(store, RealWorld(), Settings())
+    return Log(store, SystemClock(), Settings())
 
 
 def test_a_label_names_the_newest_checkpoint_of_the_state_that_it_is_appended_to(store):

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import slackwater as sw
-from slackwater.inspect import pipelines
-from slackwater.inspect.pipelines import join_url
-from slackwater.log import Log
+from slackwater.ops import pipelines
+from slackwater.ops.pipelines import join_url
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.pipelines import make_pipeline

@@ -13,27 +13,28 @@ import msgspec
 import pytest
 
 import slackwater
-from slackwater import retention
-from slackwater.checkpointer import SinkFailed
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from slackwater.formats import manifest as manifests
-from slackwater.formats import records, states
-from slackwater.formats.changes import Repair
-from slackwater.formats.layout import manifest_key
-from slackwater.formats.states import State
-from slackwater.inspect.pipelines import open_pipeline, pipelines
-from slackwater.inspect.verification import verify
-from slackwater.labels import create_label, delete_label
-from slackwater.log import Log
-from slackwater.pipeline.repair import plan_repair, repair
-from slackwater.pipeline.rollback import rollback
-from slackwater.recovery import load_manifest
-from slackwater.repairing import RepairPlan
+from slackwater.formats import record as records
+from slackwater.formats import state as states
+from slackwater.formats.change import Repair
+from slackwater.formats.keys import manifest_key
+from slackwater.formats.state import State
+from slackwater.ops.pipelines import open_pipeline, pipelines
+from slackwater.ops.refs import create_label, delete_label
+from slackwater.ops.repair import plan_repair, repair
+from slackwater.ops.repair_core import RepairPlan
+from slackwater.ops.rollback import rollback
+from slackwater.ops.verify import verify
+from slackwater.protocol import retention
+from slackwater.protocol.checkpoint import SinkFailed
+from slackwater.protocol.log import Log
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.store.checked import Checked
 from slackwater.store.disk import Disk
-from slackwater.world import RealWorld
 from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 from tests.unit.test_rollback import damage, dies_at, refuse_undo, rows, state_of
 
@@ -551,7 +552,7 @@ def test_a_manifest_that_cannot_be_right_does_not_say_where_to_go_on(tmp_path: P
     pipeline = make_pipeline(tmp_path, 3)
     store = open_store(str(pipeline))
     head = state_of(pipeline).live[-1]
-    checkpoint_id = RealWorld().checkpoint_id()
+    checkpoint_id = SystemClock().checkpoint_id()
     made = msgspec.structs.replace(load_manifest(store, head), checkpoint_id=checkpoint_id, **stray)
     store.put(manifest_key(checkpoint_id), manifests.encode(made))
     plan = mend(tmp_path)
@@ -747,7 +748,7 @@ def test_an_empty_pipeline_is_not_repaired(tmp_path: Path) -> None:
 def test_records_that_may_have_been_trimmed_are_not_looked_at(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 3)
     flip(newest(pipeline))
-    log = Log(open_store(str(pipeline)), RealWorld(), Settings(), kept_records=1)
+    log = Log(open_store(str(pipeline)), SystemClock(), Settings(), kept_records=1)
     lost = log.look_back(int(newest(pipeline).stem))
     assert lost.numbers == [5] and lost.before is None
-    assert cast(Any, Log(open_store(str(pipeline)), RealWorld(), Settings()).look_back(5).before).number == 4
+    assert cast(Any, Log(open_store(str(pipeline)), SystemClock(), Settings()).look_back(5).before).number == 4

@@ -11,24 +11,24 @@ from typing import Any, cast
 import pytest
 
 from slackwater import failpoints
-from slackwater.checkpointer import SinkFailed
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
-from slackwater.formats import records
-from slackwater.formats.changes import Checkpoint, Release, Settlement
-from slackwater.formats.layout import manifest_key
+from slackwater.formats import record as records
+from slackwater.formats.change import Checkpoint, Release, Settlement
+from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, references
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.labels import create_label
-from slackwater.log import Log
-from slackwater.ownership import refuse_foreign
-from slackwater.pipeline.rollback import plan_rollback, rollback
-from slackwater.recovery import load_manifest
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label
+from slackwater.ops.rollback import plan_rollback, rollback
+from slackwater.ops.verify import verify
+from slackwater.protocol.checkpoint import SinkFailed
+from slackwater.protocol.kinds import refuse_foreign
+from slackwater.protocol.log import Log
+from slackwater.protocol.recovery import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore, Kind
-from slackwater.world import RealWorld
 from tests.pipelines import Driver, FolderSink, make_pipeline
 
 
@@ -594,8 +594,8 @@ def test_a_pipeline_has_the_name_that_its_manifests_say_wherever_the_url_leads(
 def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) -> None:
     make_pipeline(tmp_path, 2)
     (tmp_path / "store" / "orders").rename(tmp_path / "store" / "orders2")
-    store, world = open_store(str(tmp_path / "store" / "orders2")), RealWorld()
-    log, misread = Log(store, world, Settings()), FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    store, clock = open_store(str(tmp_path / "store" / "orders2")), SystemClock()
+    log, misread = Log(store, clock, Settings()), FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
     for _ in ("sound", "read wrong once"):
         with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
             refuse_foreign(misread, log, "orders2", "spark")
@@ -622,7 +622,7 @@ def test_a_rollback_that_fails_after_its_claim_ends_on_record(tmp_path: Path, mo
     def fail(*args: Any, **fields: Any) -> None:
         raise NotFound("epoch 1 is not a live checkpoint", code="checkpoint.not_found")
 
-    monkeypatch.setattr("slackwater.rewind.roll_back", fail)
+    monkeypatch.setattr("slackwater.protocol.rollback.roll_back", fail)
     with pytest.raises(NotFound, match="epoch 1 is not a live checkpoint"):
         rollback(str(pipeline), "1")
     state = state_of(pipeline)

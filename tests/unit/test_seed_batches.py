@@ -10,8 +10,8 @@ import lz4.block
 import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
-from slackwater.formats.seeds import lcb1
-from slackwater.formats.seeds.findings import fatal
+from slackwater.laminar import lcb1
+from slackwater.laminar.findings import fatal
 
 
 def frames(*entries: tuple[bytes, bytes]) -> bytes:

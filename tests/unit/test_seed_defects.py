@@ -17,18 +17,18 @@ import msgspec
 import pytest
 
 from slackwater import failpoints
-from slackwater.artifacts import in_parallel
 from slackwater.errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from slackwater.formats import manifest as manifests
-from slackwater.formats.layout import CHECKPOINTS, ManifestKey, manifest_key, parse_key, record_key
+from slackwater.formats.keys import CHECKPOINTS, ManifestKey, manifest_key, parse_key, record_key
 from slackwater.formats.manifest import Manifest, references
-from slackwater.formats.plans import plan_retire
 from slackwater.formats.query import differences
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.labels import create_label
-from slackwater.recovery import load_manifest
-from slackwater.retention import delete_retired
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.refs import create_label
+from slackwater.ops.verify import verify
+from slackwater.protocol.artifacts import in_parallel
+from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.retention import delete_retired
 from slackwater.settings import MIB, Settings
 from slackwater.store import open_store
 from tests.golden.samples import golden_manifest

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from slackwater.errors import Corrupt
-from slackwater.formats.seeds.findings import Findings, fatal
-from slackwater.formats.seeds.incremental import IncrementalCheckpointMetadata, check_state_size, decode, encode
+from slackwater.laminar.findings import Findings, fatal
+from slackwater.laminar.incremental import IncrementalCheckpointMetadata, check_state_size, decode, encode
 
 GOOD: dict[str, Any] = {
     "id": 3,

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from slackwater.formats.seeds.layout import (
+from slackwater.clock import SystemClock
+from slackwater.laminar.layout import (
     CheckpointPaths,
     batch_path,
     below_checkpoint,
@@ -15,21 +16,20 @@ from slackwater.formats.seeds.layout import (
     object_key,
     survey,
 )
-from slackwater.world import RealWorld
 from tests.laminar_folders import IDS
 
 ID = IDS[0]
 
 
 def test_checkpoint_id_time_sortable():
-    world = RealWorld()
-    ids = [world.checkpoint_id() for _ in range(100)]
+    clock = SystemClock()
+    ids = [clock.checkpoint_id() for _ in range(100)]
     assert ids == sorted(ids)
 
 
 def test_checkpoint_id_display():
     assert re.fullmatch(
-        r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", RealWorld().checkpoint_id()
+        r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", SystemClock().checkpoint_id()
     )
 
 

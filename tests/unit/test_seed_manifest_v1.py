@@ -10,9 +10,9 @@ import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.formats import manifest as manifests
-from slackwater.formats.seeds import manifest_v1, serde
-from slackwater.formats.seeds.findings import Findings, fatal, refuse_fatal
-from slackwater.formats.seeds.manifest_v1 import (
+from slackwater.laminar import manifest_v1, serde
+from slackwater.laminar.findings import Findings, fatal, refuse_fatal
+from slackwater.laminar.manifest_v1 import (
     VNODE_COUNT,
     CheckpointManifest,
     ConnectorCheckpoint,
@@ -25,8 +25,8 @@ from slackwater.formats.seeds.manifest_v1 import (
     decode,
     encode,
 )
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.laminar.copying import copy_in
+from slackwater.ops.import_ import copy_in
+from slackwater.ops.pipelines import open_pipeline
 from slackwater.settings import Settings
 from tests.laminar_folders import JOIN, sha256, v1, v1_folder
 from tests.unit.test_laminar_copy import head_of

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from slackwater.errors import Corrupt, Unsupported
-from slackwater.formats.seeds.findings import Findings, fatal
-from slackwater.formats.seeds.manifest_v2 import (
+from slackwater.laminar.findings import Findings, fatal
+from slackwater.laminar.manifest_v2 import (
     CheckpointManifestV2,
     OperatorSnapshotEntry,
     PartitionSnapshotEntry,
@@ -20,8 +20,8 @@ from slackwater.formats.seeds.manifest_v2 import (
     encode,
     needs_parent,
 )
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.laminar.copying import copy_in
+from slackwater.ops.import_ import copy_in
+from slackwater.ops.pipelines import open_pipeline
 from slackwater.settings import Settings
 from tests.laminar_folders import AGG, IDS, partition, sha256, v2, write
 from tests.unit.test_laminar_copy import head_of

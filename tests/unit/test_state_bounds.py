@@ -5,15 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from slackwater.clock import SystemClock
 from slackwater.errors import InvalidInput
-from slackwater.formats import records, states
-from slackwater.formats.changes import MAX_REASON, Checkpoint, Packed, Release, Settlement, SinkStatus
-from slackwater.formats.records import Record
-from slackwater.formats.states import MAX_LABELS, MAX_LIVE, LiveCheckpoint, RetiredCheckpoint, Savepoint, State
-from slackwater.log import Log
+from slackwater.formats import record as records
+from slackwater.formats import state as states
+from slackwater.formats.change import MAX_REASON, Checkpoint, Packed, Release, Settlement, SinkStatus
+from slackwater.formats.record import Record
+from slackwater.formats.state import MAX_LABELS, MAX_LIVE, LiveCheckpoint, RetiredCheckpoint, Savepoint, State
+from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store
-from slackwater.world import RealWorld
 from tests.unit.test_log import CLAIM
 
 MOST = 2**53 - 1  # the largest number
@@ -112,7 +113,7 @@ def test_the_largest_state_and_the_largest_change_fit_into_a_record():
 
 def test_a_record_that_would_be_larger_is_refused_with_what_to_do():
     store = open_store("memory:")
-    log = Log(store, RealWorld(), Settings())
+    log = Log(store, SystemClock(), Settings())
     log.append(lambda state: CLAIM)
     settled = msgspec.structs.replace(largest_settlement(sinks=5_000), epoch=0)
     with pytest.raises(InvalidInput) as caught:

@@ -11,13 +11,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from slackwater import artifacts
-from slackwater.artifacts import Cut, CutFile, CutOperator, CutPartition, check_object, get_artifacts, put_artifacts
 from slackwater.errors import Corrupt, SlackwaterError, Unavailable
 from slackwater.formats.batch import MAX_ENTRY_BYTES
 from slackwater.formats.manifest import File, Object
-from slackwater.pipeline.sinks.target import Target, _File
+from slackwater.protocol import artifacts
+from slackwater.protocol.artifacts import (
+    Cut,
+    CutFile,
+    CutOperator,
+    CutPartition,
+    check_object,
+    get_artifacts,
+    put_artifacts,
+)
 from slackwater.settings import MIB, Settings
+from slackwater.sinks.target import Target, _File
 from slackwater.store import Store, Stream, open_store
 from slackwater.store.objects import ONE_PUT_BYTES
 from slackwater.store.verbs import HIDDEN

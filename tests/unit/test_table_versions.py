@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import slackwater as sw
-from slackwater.artifacts import Cut
 from slackwater.errors import Conflict, InvalidInput
-from slackwater.incremental.keyed import KeyedState
-from slackwater.pipeline.tables.table import Table
-from slackwater.pipeline.tables.versions import Tables
-from slackwater.pipeline.workdir import WorkingDirectory
+from slackwater.keyed.state import KeyedState
+from slackwater.protocol.artifacts import Cut
+from slackwater.spark.working_directory import WorkingDirectory
+from slackwater.tables.table import Table
+from slackwater.tables.versions import Tables
 
 SCHEMA = StructType([StructField("id", LongType()), StructField("risk", StringType())])
 NOTHING = Cut(micro_batch=0, watermark_ms=0, sources={}, operators=[], files=[])

@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from slackwater.errors import InvalidInput, Unavailable
-from slackwater.incremental import together as module
-from slackwater.incremental.together import Together
+from slackwater.keyed import together as module
+from slackwater.keyed.together import Together
 
 
 class Work:

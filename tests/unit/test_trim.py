@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from slackwater import forget
+from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Unavailable
 from slackwater.failpoints import VARIABLE
-from slackwater.formats.changes import Claim, Label
-from slackwater.formats.layout import manifest_key, record_key
-from slackwater.formats.plans import KeepRules
-from slackwater.inspect import verification
-from slackwater.inspect.pipelines import open_pipeline
-from slackwater.inspect.verification import verify
-from slackwater.log import KEPT_RECORDS, Log, list_records
-from slackwater.retention import References, delete_old
+from slackwater.formats.change import Claim, Label
+from slackwater.formats.keys import manifest_key, record_key
+from slackwater.ops import forget
+from slackwater.ops import verify as verification
+from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.verify import verify
+from slackwater.protocol.keep import KeepRules
+from slackwater.protocol.log import KEPT_RECORDS, Log, list_records
+from slackwater.protocol.retention import References, delete_old
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
-from slackwater.world import RealWorld
 from tests.golden.samples import UID
 from tests.pipelines import Driver, make_pipeline
 from tests.unit.test_log import checkpoint
@@ -58,7 +58,7 @@ def store(request, tmp_path) -> Hooked:
 
 
 def open_log(store, kept_records: int = 3) -> Log:
-    return Log(store, RealWorld(), Settings(total_timeout_s=5), kept_records=kept_records)
+    return Log(store, SystemClock(), Settings(total_timeout_s=5), kept_records=kept_records)
 
 
 def claims(log: Log, count: int) -> Log:
@@ -73,11 +73,11 @@ def numbers(store) -> list[int]:
 
 def test_all_but_the_newest_thousand_go_and_the_state_stays():
     store = open_store("memory:")
-    log = claims(Log(store, RealWorld(), Settings()), KEPT_RECORDS + 3)
+    log = claims(Log(store, SystemClock(), Settings()), KEPT_RECORDS + 3)
     assert log.trim() == 3
     assert KEPT_RECORDS == 1000
     assert numbers(store) == list(range(4, KEPT_RECORDS + 4))
-    assert Log(store, RealWorld(), Settings()).read() == log.state
+    assert Log(store, SystemClock(), Settings()).read() == log.state
     assert claims(log, 1).number == KEPT_RECORDS + 4
 
 
@@ -204,7 +204,7 @@ def test_a_reader_whose_record_was_trimmed_reads_the_newest(store):
 def test_forgetting_trims(tmp_path):
     driver = Driver(tmp_path)
     driver.step()
-    log = Log(driver.store, driver.world, driver.settings, kept_records=2)
+    log = Log(driver.store, driver.clock, driver.settings, kept_records=2)
     claims(log, 5)
     forget.forget(driver.store, log, driver.settings, forget.by_rules(KeepRules(last=1)))
     assert len(numbers(driver.store)) == 2

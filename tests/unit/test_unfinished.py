@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import slackwater as sw
-from slackwater.log import Log
-from slackwater.retention import sweep
+from slackwater.clock import SystemClock
+from slackwater.protocol.log import Log
+from slackwater.protocol.retention import sweep
 from slackwater.store import disk, open_store
 from slackwater.store.verbs import KeepsUnfinished
-from slackwater.world import RealWorld
 from tests.pipelines import Driver
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -61,7 +61,7 @@ def test_a_trim_removes_what_a_killed_writer_has_left_of_a_record(tmp_path: Path
     kill(tmp_path, 2)
     strange = tmp_path / "p" / "log" / ".notes.0123456789abcdef.tmp"
     strange.write_bytes(b"whose is it?")
-    log = Log(open_store(str(tmp_path / "p")), RealWorld(), sw.Settings())
+    log = Log(open_store(str(tmp_path / "p")), SystemClock(), sw.Settings())
     log.read()
     log.trim()
     assert unfinished(tmp_path) == [strange]

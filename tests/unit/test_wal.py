@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Corrupt
-from slackwater.incremental.keyed import KeyedState
-from slackwater.incremental.wal import BLOCK_BYTES, SECTOR_BYTES, find_end
+from slackwater.keyed.state import KeyedState
+from slackwater.rocks.wal import BLOCK_BYTES, SECTOR_BYTES, find_end
 
 WRITES = 12
 FILL = """
 import os, sys
 from pathlib import Path
-from slackwater.incremental.keyed import KeyedState
+from slackwater.keyed.state import KeyedState
 state = KeyedState(Path(sys.argv[1]))
 for number in range(int(sys.argv[2])):
     state.write([(b"%04d" % number, bytes([number % 256]) * int(sys.argv[3]))], offsets={"s": {"n": str(number)}})

@@ -38,7 +38,7 @@ def test_a_rollback_is_planned_and_done_without_looking_at_the_sinks(
         assert "was not looked at from here" in ran.stdout
 
 
-SERVE = "from slackwater.pipeline.metrics import serve; serve(0, 'orders')"
+SERVE = "from slackwater.streaming.metrics import serve; serve(0, 'orders')"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def command(folder: str, url: str, ref: str, as_json: bool, timeout_s: float) ->
       slackwater copy ./laminardb s3://bucket/slackwater/orders
       slackwater copy s3://bucket/laminar ./store/orders --at 0192d3f0
     """
-    from ..laminar.copying import copy_in  # noqa: PLC0415
+    from ..ops.import_ import copy_in  # noqa: PLC0415
 
     remember_url(url)
     copied = copy_in(folder, url, ref=ref, settings=make_settings(timeout_s))

@@ -9,7 +9,7 @@ from .options import make_settings
 from .text import ProgressLine, count, format_offsets, format_size, format_time, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..formats.seeds.findings import Finding
+    from ..laminar.findings import Finding
     from ..laminar.folder import Folder, SeedCheckpoint
     from ..laminar.verification import FolderFinding
 
@@ -142,7 +142,7 @@ def _print_content(checkpoint: SeedCheckpoint) -> None:
 
 def _source_row(name: str, source: Any) -> list[str]:
     """Say where a source stands: an incremental checkpoint has one number, and no type."""
-    from ..formats.seeds.manifest_v1 import ConnectorCheckpoint, source_type  # noqa: PLC0415
+    from ..laminar.manifest_v1 import ConnectorCheckpoint, source_type  # noqa: PLC0415
 
     if isinstance(source, int):
         return [name, "?", str(source)]

@@ -12,7 +12,7 @@ from .options import VARIABLE, make_settings, open_pipeline, store_options
 from .text import count, format_size, format_time, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..forget import Forgetting
+    from ..ops.forget import Forgetting
 
 _UNITS_MS = {"s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:min|[shdw]))+")
@@ -81,8 +81,8 @@ def command(
       slackwater forget s3://bucket/slackwater/orders --keep-within 36h
       slackwater forget s3://bucket/slackwater/orders 41
     """
-    from .. import forget  # noqa: PLC0415
-    from ..formats.plans import KeepRules  # noqa: PLC0415
+    from ..ops import forget  # noqa: PLC0415
+    from ..protocol.keep import KeepRules  # noqa: PLC0415
 
     rules = KeepRules(last=keep_last, hourly=keep_hourly, daily=keep_daily, within_ms=keep_within_ms, labels=keep_label)
     url, ref = _split_names(names, any_rule=rules != KeepRules())

@@ -10,7 +10,7 @@ from .options import make_settings, open_pipeline, store_options, url_argument
 from .text import format_age, format_size, format_time, format_way_back, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..inspect.checkpoints import CheckpointSummary
+    from ..ops.checkpoints import CheckpointSummary
 
 _SHORT_ID = 13  # The time in a UUIDv7: nearly always unique, and easy to tell apart.
 
@@ -26,7 +26,7 @@ def command(url: str, as_json: bool, timeout_s: float) -> None:
       slackwater list s3://bucket/slackwater/orders
       SLACKWATER_PIPELINE=./store/orders slackwater list --json
     """
-    from ..inspect.checkpoints import checkpoints  # noqa: PLC0415
+    from ..ops.checkpoints import checkpoints  # noqa: PLC0415
 
     pipeline = open_pipeline(url, timeout_s)
     found = checkpoints(pipeline, make_settings(timeout_s))

@@ -11,9 +11,9 @@ import click
 from .text import format_time, note
 
 if TYPE_CHECKING:
-    from ..formats.states import LiveCheckpoint
-    from ..inspect.pipelines import Pipeline
-    from ..labels import LeftOut
+    from ..formats.state import LiveCheckpoint
+    from ..ops.pipelines import Pipeline
+    from ..ops.refs import LeftOut
     from ..settings import Settings
 
 VARIABLE = "SLACKWATER_PIPELINE"
@@ -79,7 +79,7 @@ def remember_url(url: str) -> None:
 
 def open_pipeline(url: str, timeout_s: float) -> Pipeline:
     """Open the pipeline that a command names."""
-    from ..inspect import pipelines  # noqa: PLC0415
+    from ..ops import pipelines  # noqa: PLC0415
 
     remember_url(url)
     return pipelines.open_pipeline(url, make_settings(timeout_s))
@@ -87,7 +87,7 @@ def open_pipeline(url: str, timeout_s: float) -> Pipeline:
 
 def resolve(pipeline: Pipeline, ref: str) -> tuple[LiveCheckpoint, list[LeftOut]]:
     """Find the checkpoint that a command names, and what that has passed over."""
-    from .. import labels  # noqa: PLC0415
+    from ..ops import refs as labels  # noqa: PLC0415
 
     entry = labels.resolve(pipeline.state, ref)
     passed = labels.passed_over(pipeline.state, ref, entry)
@@ -97,7 +97,7 @@ def resolve(pipeline: Pipeline, ref: str) -> tuple[LiveCheckpoint, list[LeftOut]
 
 def tell_choice(ref: str, epoch: int, created_at_ms: int, passed: Sequence[LeftOut]) -> None:
     """Say which checkpoint a time has led to, and what a REF has passed over; ``latest`` is the newest all the same."""
-    from ..labels import LATEST_REF, format_zone  # noqa: PLC0415
+    from ..ops.refs import LATEST_REF, format_zone  # noqa: PLC0415
 
     if ref.startswith("@"):
         note(f"note: {ref}{format_zone(ref)} is epoch {epoch}, made at {format_time(created_at_ms)}")

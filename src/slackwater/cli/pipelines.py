@@ -10,7 +10,7 @@ from .options import make_settings, store_options
 from .text import format_age, format_time, note, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..inspect.pipelines import PipelineSummary, Problem
+    from ..ops.pipelines import PipelineSummary, Problem
 
 
 @click.command("pipelines")
@@ -26,7 +26,7 @@ def command(store: str, as_json: bool, timeout_s: float) -> None:
       slackwater pipelines s3://bucket/slackwater
       slackwater pipelines ./store --json | jq -r '.pipelines[].url'
     """
-    from ..inspect.pipelines import pipelines  # noqa: PLC0415
+    from ..ops.pipelines import pipelines  # noqa: PLC0415
 
     found = pipelines(store, make_settings(timeout_s))
     if as_json:

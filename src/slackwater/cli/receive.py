@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..addresses import format_address
 from ..extras import needed_for
+from ..network import format_address
 from .entry import INTERRUPTED
 from .options import json_option
 from .run import log_to_stderr
 from .text import count, format_age, format_size, format_time, note, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..incremental.inbox import Inbox
-    from ..incremental.inbox_reader import Report
+    from ..inboxes.inbox import Inbox
+    from ..inboxes.reader import Report
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MIB = 1024 * 1024
@@ -155,9 +155,9 @@ def http(
       curl --json '{"id": 1}' -H 'Idempotency-Key: 1' http://127.0.0.1:8080
     """
     _need("rocksdict", "starlette", "uvicorn")
-    from ..receive import http as receiver  # noqa: PLC0415
-    from ..receive.bearer import read_token  # noqa: PLC0415
-    from ..receive.http_bodies import HttpLimits  # noqa: PLC0415
+    from ..inboxes.receivers import http as receiver  # noqa: PLC0415
+    from ..inboxes.receivers.bearer import read_token  # noqa: PLC0415
+    from ..inboxes.receivers.http_bodies import HttpLimits  # noqa: PLC0415
 
     token = read_token()
     host, port = receiver.parse_listen(listen)
@@ -226,9 +226,9 @@ def ws(
       slackwater receive ws ./trades wss://example.com/feed --subscribe '{"after": {position}}' --position '$.seq'
     """
     _need("rocksdict", "websockets")
-    from ..receive import websocket as receiver  # noqa: PLC0415
-    from ..receive.bearer import read_token  # noqa: PLC0415
-    from ..receive.messages import parse_path  # noqa: PLC0415
+    from ..inboxes.receivers import websocket as receiver  # noqa: PLC0415
+    from ..inboxes.receivers.bearer import read_token  # noqa: PLC0415
+    from ..inboxes.receivers.messages import parse_path  # noqa: PLC0415
 
     subscription = receiver.check_positions(
         receiver.Subscription(
@@ -262,7 +262,7 @@ def show(folder: str, as_json: bool) -> None:
     _need("rocksdict")
     from pathlib import Path  # noqa: PLC0415
 
-    from ..incremental.inbox_reader import report  # noqa: PLC0415
+    from ..inboxes.reader import report  # noqa: PLC0415
 
     found = report(Path(folder))
     if as_json:
@@ -281,8 +281,8 @@ def _need(*packages: str) -> None:
 def _open(folder: str, limits: dict[str, Any]) -> Inbox:
     from pathlib import Path  # noqa: PLC0415
 
-    from ..incremental.inbox import Inbox  # noqa: PLC0415
-    from ..incremental.inbox_limits import Limits  # noqa: PLC0415
+    from ..inboxes.inbox import Inbox  # noqa: PLC0415
+    from ..inboxes.limits import Limits  # noqa: PLC0415
 
     if "://" in folder:  # as a path it would be ./s3:/…
         raise click.BadParameter(f"{folder} is a URL; a directory of this machine is needed.", param_hint="DIR")

@@ -11,7 +11,7 @@ from .plans import format_span, print_effects, tell_outcome
 from .text import count, format_time, note, print_fields, print_json
 
 if TYPE_CHECKING:
-    from ..repairing import RepairPlan
+    from ..ops.repair_core import RepairPlan
 
 
 @click.command("repair")
@@ -34,7 +34,7 @@ def command(url: str, *, keep: tuple[str, ...], keep_older: bool, yes: bool, as_
       slackwater repair s3://bucket/slackwater/orders --yes
       slackwater repair s3://bucket/slackwater/orders --keep alerts --keep-older --yes
     """
-    from ..pipeline.repair import plan_repair, repair  # noqa: PLC0415
+    from ..ops.repair import plan_repair, repair  # noqa: PLC0415
 
     remember_url(url)
     act = repair if yes else plan_repair

@@ -9,24 +9,16 @@ from typing import TYPE_CHECKING
 import click
 
 from .entry import remove_when_interrupted
-from .options import (
-    at_option,
-    make_settings,
-    open_pipeline,
-    resolve,
-    store_options,
-    tell_passed_over,
-    url_argument,
-)
+from .options import at_option, make_settings, open_pipeline, resolve, store_options, tell_passed_over, url_argument
 from .text import count, format_size, plain, print_fields, print_json
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ..formats.manifest import Manifest
-    from ..formats.states import LiveCheckpoint
-    from ..inspect.pipelines import Pipeline
-    from ..labels import LeftOut
+    from ..formats.state import LiveCheckpoint
+    from ..ops.pipelines import Pipeline
+    from ..ops.refs import LeftOut
 
 # Beside a driver that retires checkpoints faster than they can be read, only a savepoint can be had.
 _MAX_TRIES = 10
@@ -53,8 +45,8 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from pathlib import Path  # noqa: PLC0415
 
     from ..formats.manifest import kind_of  # noqa: PLC0415
-    from ..ownership import whose  # noqa: PLC0415
-    from ..recovery import load_manifest  # noqa: PLC0415
+    from ..protocol.kinds import whose  # noqa: PLC0415
+    from ..protocol.recovery import load_manifest  # noqa: PLC0415
     from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished, write_files  # noqa: PLC0415
 
     if not directory.strip():
@@ -103,8 +95,8 @@ def _restore_one(
     import msgspec  # noqa: PLC0415
 
     from ..errors import Corrupt, NotFound, Unsupported  # noqa: PLC0415
-    from ..labels import LATEST_REF, NEWEST_VERIFIED  # noqa: PLC0415
-    from ..rewind import get_newest_verified  # noqa: PLC0415
+    from ..ops.refs import LATEST_REF, NEWEST_VERIFIED  # noqa: PLC0415
+    from ..protocol.rollback import get_newest_verified  # noqa: PLC0415
 
     for tries_left in reversed(range(_MAX_TRIES)):
         try:

@@ -11,7 +11,7 @@ from .plans import format_span, print_effects, tell_outcome
 from .text import count, format_time, note, print_fields, print_json
 
 if TYPE_CHECKING:
-    from ..rewind import RollbackPlan
+    from ..protocol.rollback import RollbackPlan
 
 
 @click.command("rollback")
@@ -39,7 +39,7 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
       slackwater rollback s3://bucket/slackwater/orders --to before-upgrade --yes
       slackwater rollback s3://bucket/slackwater/orders --to newest-verified --keep alerts --yes
     """
-    from ..pipeline.rollback import plan_rollback, rollback  # noqa: PLC0415
+    from ..ops.rollback import plan_rollback, rollback  # noqa: PLC0415
 
     remember_url(url)
     act = rollback if yes else plan_rollback

@@ -109,7 +109,7 @@ def _wait() -> None:
 
 def _active() -> list[Any]:
     """List the running pipelines; without the module that starts them there are none."""
-    module = sys.modules.get("slackwater.pipeline.query")
+    module = sys.modules.get("slackwater.streaming.query")
     return list(module.active()) if module else []
 
 
@@ -175,7 +175,7 @@ class _Stop:
             return
         note("stopping: what is committed is checkpointed, the micro-batch under way is dropped and done again next "
              "time (once more ends at once)")  # fmt: skip
-        sys.modules["slackwater.pipeline.query"].hush_spark()
+        sys.modules["slackwater.streaming.query"].hush_spark()
         for query in running:
             try:
                 query.stop()

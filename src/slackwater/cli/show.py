@@ -23,7 +23,7 @@ from .text import (
 )
 
 if TYPE_CHECKING:
-    from ..inspect.checkpoints import CheckpointDetail, CheckpointSummary
+    from ..ops.checkpoints import CheckpointDetail, CheckpointSummary
 
 
 @click.command("show")
@@ -43,7 +43,7 @@ def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
       slackwater show ./store/orders --at @2026-11-15T10:00Z --json
       slackwater show ./laminardb/checkpoints
     """
-    from ..inspect.checkpoints import show  # noqa: PLC0415
+    from ..ops.checkpoints import show  # noqa: PLC0415
 
     try:
         pipeline = open_pipeline(url, timeout_s)

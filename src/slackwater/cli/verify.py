@@ -12,7 +12,7 @@ from .options import make_settings, open_pipeline, resolve, store_options, url_a
 from .text import ProgressLine, count, format_size, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..inspect.verification import Finding, Verification
+    from ..ops.verify import Finding, Verification
 
 
 @click.command("verify")
@@ -34,7 +34,7 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
       slackwater verify ./store/orders --at latest --json
       slackwater verify ./laminardb/checkpoints --read-data
     """
-    from ..inspect.verification import verify  # noqa: PLC0415
+    from ..ops.verify import verify  # noqa: PLC0415
 
     try:
         pipeline = open_pipeline(url, timeout_s)

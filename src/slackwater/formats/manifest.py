@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from ..errors import Corrupt, InvalidInput, Unsupported
 from .ids import CheckpointId, Count, Name, RandomId, Sha256
-from .layout import ArtifactKey, BatchKey, are_artifact_keys, check_path, check_paths, parse_key
+from .keys import ArtifactKey, BatchKey, are_artifact_keys, check_path, check_paths, parse_key
 from .query import Query
 
 VERSION: Final = 3

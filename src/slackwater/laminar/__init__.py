@@ -1,1 +1,1 @@
-"""Folders of LaminarDB: looked at as they are, verified, and copied in."""
+"""LaminarDB's formats and folders: read, verified, and written."""

@@ -11,14 +11,14 @@ import msgspec
 
 from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
 from ..formats import manifest as manifests
-from ..formats.seeds import incremental, manifest_v1, manifest_v2, serde
-from ..formats.seeds.content import Content
-from ..formats.seeds.findings import Finding, Findings, fatal, refuse_fatal
-from ..formats.seeds.incremental import IncrementalCheckpointMetadata
-from ..formats.seeds.layout import CheckpointPaths, Kind, Place, Surveyed, artifact, may_hold, object_key, survey
-from ..formats.seeds.manifest_v1 import CheckpointManifest
-from ..formats.seeds.manifest_v2 import CheckpointManifestV2
 from ..store import Store
+from . import incremental, manifest_v1, manifest_v2, serde
+from .content import Content
+from .findings import Finding, Findings, fatal, refuse_fatal
+from .incremental import IncrementalCheckpointMetadata
+from .layout import CheckpointPaths, Kind, Place, Surveyed, artifact, may_hold, object_key, survey
+from .manifest_v1 import CheckpointManifest
+from .manifest_v2 import CheckpointManifestV2
 
 Document = CheckpointManifest | CheckpointManifestV2 | IncrementalCheckpointMetadata
 # What is wrong with one document, as opposed to a store that does not answer.

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from ..errors import Corrupt, SlackwaterError, Unavailable
-from ..formats.seeds import lcb1, manifest_v1
-from ..formats.seeds.content import Piece
-from ..formats.seeds.findings import Findings, Severity
-from ..formats.seeds.manifest_v1 import CheckpointManifest
-from ..formats.seeds.manifest_v2 import CheckpointManifestV2, PartitionSnapshotEntry
+from . import lcb1, manifest_v1
+from .content import Piece
+from .findings import Findings, Severity
 from .folder import Folder, SeedCheckpoint, artifact_key, read_sidecar
+from .manifest_v1 import CheckpointManifest
+from .manifest_v2 import CheckpointManifestV2, PartitionSnapshotEntry
 
 Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 

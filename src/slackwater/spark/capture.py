@@ -17,9 +17,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..artifacts import Cut, CutFile, CutOperator, CutPartition
 from ..errors import Corrupt, Unavailable, Unsupported
 from ..formats.manifest import SourcePosition
+from ..protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
 from . import checkpoint_files as files
 from .checkpoint_files import Ancestor, OffsetLogEntry, OperatorMetadata
 from .session import REQUIRED

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from ..artifacts import Holdings
 from ..errors import Corrupt, InvalidInput, Unavailable
-from ..formats.keyed import is_keyed
-from ..formats.layout import check_path
+from ..formats.keys import check_path
 from ..formats.manifest import Manifest
-from ..ownership import check_kind
-from ..recovery import restore
+from ..keyed.format import is_keyed
+from ..protocol.artifacts import Holdings
+from ..protocol.kinds import check_kind
+from ..protocol.recovery import restore
 from ..settings import Settings
 from ..store import Store
 from .capture import capture

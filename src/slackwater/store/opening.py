@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from ..addresses import is_loopback
 from ..errors import InvalidInput
+from ..network import is_loopback
 from ..settings import Settings, check_settings
 from .checked import Checked, CheckedDisk
 from .disk import Disk

@@ -1,1 +1,1 @@
-"""What the demo and the tests run on: a known workload with its known result, and a simulated world."""
+"""For users that test: a store that fails on purpose."""

@@ -1,0 +1,1 @@
+"""Receivers: what is sent to them is durable in an inbox before it is acknowledged."""

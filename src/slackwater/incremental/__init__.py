@@ -1,1 +1,0 @@
-"""Keyed state on RocksDB: its tables are files that checkpoints share, its log is what came after the newest."""

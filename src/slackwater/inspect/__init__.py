@@ -1,1 +1,0 @@
-"""Read-only questions about pipelines and their checkpoints."""

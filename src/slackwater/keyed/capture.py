@@ -1,0 +1,76 @@
+"""A keyed state on its way into a checkpoint and out of it: its tables are files that never change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from ..errors import Corrupt
+from ..formats.keys import format_name
+from ..protocol.artifacts import CutFile, CutOperator, CutPartition
+from .format import DESCRIPTION_FILE, FOLDER, Snapshot, decode
+from .state import KeyedState
+
+# The keyed state of a keyed pipeline, which has one.
+STATE = "state"
+_STORE = "rocksdb"
+
+
+def folder_of(name: str) -> str:
+    """Tell where the files of a keyed state are in a working directory."""
+    return f"{FOLDER}/{format_name(name)}"
+
+
+def operator_of(name: str) -> str:
+    return f"{FOLDER}-{name}"
+
+
+def read_snapshot(folder: Path) -> Snapshot:
+    """Read what ``KeyedState.checkpoint`` says of what it has left in a folder."""
+    return decode((folder / DESCRIPTION_FILE).read_bytes(), Snapshot)
+
+
+def capture_keyed(folder: Path, name: str, held: Collection[str]) -> tuple[CutOperator, list[CutFile]]:
+    """Describe what ``KeyedState.checkpoint`` has left in a folder; what ``held`` names is stored already.
+
+    Tables are immutable under their names; what says which of them count, and how they lie, is written anew each time.
+    """
+    here = folder_of(name)
+    snapshot = read_snapshot(folder)
+    tables = [_cut(here, path) for path in sorted(folder.glob("*.sst"))]
+    old = [table for table in tables if table.path in held]
+    new = [table for table in tables if table.path not in held]
+    current = (folder / "CURRENT").read_text(encoding="ascii").strip()
+    beside = [_cut(here, folder / part) for part in ("CURRENT", current, DESCRIPTION_FILE)]
+    partition = CutPartition(
+        partition=0,
+        path=here,
+        version=snapshot.wal_position,
+        unique_id=current,
+        # The first of all is whole; after that, what is new is a delta to what is there.
+        snapshot=old or new,
+        deltas=new if old else [],
+    )
+    operator = CutOperator(
+        name=operator_of(name), operator_id=0, operator_name=FOLDER, store=_STORE, partitions=[partition]
+    )
+    return operator, beside
+
+
+def _cut(here: str, path: Path) -> CutFile:
+    return CutFile(f"{here}/{path.name}", path, path.stat().st_size)
+
+
+def check_keyed(folder: Path, vnode_count: int) -> None:
+    """See that a keyed state that was written out of a checkpoint opens, and is what its description says."""
+    expected = read_snapshot(folder)
+    state = KeyedState(folder, vnode_count=vnode_count, read_only=True)
+    try:
+        if (state.description, state.wal_position) != (expected.state, expected.wal_position):
+            raise Corrupt(
+                f"the keyed state in {folder} is not the one that was checkpointed",
+                code="keyed.damaged",
+                hint="slackwater verify URL --read-data",
+            )
+    finally:
+        state.close()

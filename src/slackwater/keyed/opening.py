@@ -1,0 +1,238 @@
+"""Opening a keyed pipeline: its local database goes on, or the newest checkpoint is restored where there is none.
+
+lock ─ look at the local database ─ claim ─ go on with it, or restore the head, every byte verified
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, cast
+
+import msgspec
+
+from ..clock import SystemClock
+from ..errors import Conflict, Corrupt, InvalidInput
+from ..extras import needed_for
+from ..formats.change import Claim
+from ..formats.manifest import Manifest, references
+from ..formats.state import State
+from ..ops.pipelines import pipeline_name, refuse_inside_pipeline
+from ..protocol import recovery
+from ..protocol.artifacts import Held
+from ..protocol.checkpoint import release_failed
+from ..protocol.fallback import recover, tell_fallback
+from ..protocol.kinds import KEYED, check_kind, refuse_foreign
+from ..protocol.log import Log
+from ..protocol.log_damage import read_record
+from ..protocol.recovery import Claimed, Head, redrive, twice
+from ..settings import Settings
+from ..store import Store, open_store
+from .capture import STATE, operator_of
+from .checkpoints import KeyedCheckpoints, Opened, Place
+from .config import CheckpointConfig
+from .format import Lineage
+from .local_folder import TOKEN, LocalFolder
+from .state import KeyedState
+
+logger = logging.getLogger("slackwater")
+
+_CLAIMED = re.compile(rf".* {KEYED} ({TOKEN.pattern})")
+
+
+def open_keyed(
+    config: CheckpointConfig,
+    *,
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    fallback: bool = False,
+    take_over: bool = False,
+) -> KeyedCheckpoints:
+    """Open a keyed pipeline: go on with its local database, or restore the newest checkpoint where there is none.
+
+    The folder is locked and the pipeline claimed: a second writer is a :class:`Conflict`, here or at its next
+    checkpoint. A database that is not the newest one is a conflict, too, and nothing is changed. With ``fallback``, a
+    newest checkpoint that is damaged, and has to be restored, is rolled back to the newest that is sound. With
+    ``take_over`` this folder goes on although the pipeline was opened with another one since, whose writes are lost.
+
+    >>> import tempfile
+    >>> config = CheckpointConfig(tempfile.mkdtemp() + "/counts")
+    >>> with open_keyed(config) as counts:
+    ...     counts.write([(b"a", b"1"), (b"b", b"2")], offsets={"orders": {"row": "2"}})
+    ...     counts.create_checkpoint().epoch
+    ...     counts.put(b"c", b"3")
+    1
+    >>> with open_keyed(config) as counts:
+    ...     counts.get(b"c"), counts.key_count, counts.offsets, counts.epoch
+    (b'3', 3, {'orders': {'row': '2'}}, 1)
+    """
+    if not isinstance(config, CheckpointConfig):
+        raise InvalidInput(
+            f"open_keyed takes a CheckpointConfig, not {config!r:.100}",
+            code="option.bad_value",
+            hint='write sw.open_keyed(sw.CheckpointConfig("store/counts"))',
+        )
+    config.validate()
+    with needed_for("sw.open_keyed", "keyed"):
+        import rocksdict  # noqa: F401, PLC0415 - before anything is claimed
+    clock = SystemClock()
+    # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
+    settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
+    store = open_store(config.url, settings, **(storage_options or {}))
+    log = Log(store, clock, settings)
+    refuse_foreign(store, log, pipeline_name(config.url), "keyed")
+    if log.state is None:
+        refuse_inside_pipeline(config.url, settings, storage_options)
+    local = LocalFolder(config.folder, clock, archive_wal=not config.truncate_wal)
+    place = Place(config=config, settings=settings, clock=clock, store=store, log=log, local=local)
+    try:
+        found = _look_at(place, take_over=take_over)
+        claimed = recovery.claim(store, log, clock, pipeline=place.name, driver=local.driver, sinks={})
+        try:
+            return KeyedCheckpoints(place, claimed, _go_on(place, found, claimed, fallback=fallback))
+        except BaseException as error:
+            release_failed(log, claimed.state.generation, error)
+            raise
+    except BaseException:
+        local.close()
+        raise
+
+
+def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
+    """Open the local database, if it may go on; None when the head is to be restored, or there is nothing yet.
+
+    What is a conflict is one before the claim, which would fence whoever is right.
+    """
+    local, known = place.local, place.log.state
+    if not local.database.exists():
+        return None
+    database = local.open()
+    lineage = database.lineage
+    if lineage is None:
+        if database.key_count:
+            raise Conflict(
+                f"{local.database} holds a keyed state that no pipeline has made",
+                code="keyed.other_pipeline",
+                hint="name another wal_path, or move the folder away",
+            )
+        local.give_way()  # it was begun, and nothing was acknowledged
+        return None
+    if known is None:
+        raise Conflict(
+            f"{local.folder} belongs to a pipeline, and there is none at {place.store.url}",
+            code="keyed.other_pipeline",
+            hint="see that checkpoint_dir is right; or move the folder away, and a new pipeline begins",
+        )
+    if plan_opening(lineage, known, local.folder) == "replace":
+        return None
+    if not take_over:
+        _refuse_opened_elsewhere(place.store, known, local)
+    return database
+
+
+def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep", "replace"]:
+    """Decide what becomes of a database: it goes on, or gives way to the head. What nobody can decide is a conflict."""
+    head = state.head
+    hint = f"move {folder} away, and the newest checkpoint is restored; what is only there stays there"
+    if lineage.uid != state.uid:
+        raise Conflict(
+            f"{folder} belongs to another pipeline, or to one whose store is lost",
+            code="keyed.other_pipeline",
+            hint=hint,
+        )
+    noted = (lineage.attempt_id, lineage.base_id)
+    if (lineage.base_id is None) if head is None else (head.checkpoint_id in noted):
+        return "keep"
+    if _was_rolled_back(lineage, state):
+        return "replace"
+    if lineage.base_epoch > state.epoch:
+        what, hint = f"the store ends at {state.epoch}", f"was the store restored from an older copy? If so, {hint}"
+    else:
+        what = f"the pipeline has come to {state.epoch} elsewhere"
+    raise Conflict(
+        f"{folder} was last checkpointed after epoch {lineage.base_epoch}, and {what}",
+        code="keyed.not_newest",
+        hint=hint,
+        epoch=state.epoch,
+    )
+
+
+def _was_rolled_back(lineage: Lineage, state: State) -> bool:
+    """Tell whether nothing but rollbacks and repairs came after the checkpoint that the database goes on from."""
+    known = {entry.checkpoint_id: entry for entry in state.live}
+    entry = state.head
+    while entry is not None and entry.rollback_to is not None and entry.parent_id is not None:
+        if entry.parent_id in (lineage.attempt_id, lineage.base_id):
+            return True
+        # A repair forgets the records after its target, and this database's checkpoint may have been one of them.
+        if entry.repair and entry.rollback_to <= lineage.base_epoch < entry.epoch:
+            return True
+        entry = known.get(entry.parent_id)
+    return False
+
+
+def _refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> None:
+    """Refuse to go on with a folder when the pipeline was opened with another one since: that may have newer writes."""
+    _, record = read_record(store, state.generation)
+    if record is None or not isinstance(record.change, Claim):
+        return
+    claimed = _CLAIMED.fullmatch(record.change.driver)
+    if claimed is not None and claimed[1] != local.token:
+        raise Conflict(
+            f"the pipeline was opened with another folder than {local.folder} since, by {record.change.driver}",
+            code="keyed.opened_elsewhere",
+            hint=f"open it there, and let it checkpoint; or move {local.folder} away, and the newest checkpoint is "
+            "restored; or, if that other folder has nothing that counts, open_keyed(config, take_over=True) goes on "
+            "with this one",
+        )
+
+
+def _go_on(place: Place, found: KeyedState | None, claimed: Claimed, *, fallback: bool) -> Opened:
+    """Go on with the local database that was found, or restore the head, now that the pipeline is claimed."""
+    state, local = claimed.state, place.local
+    # A tool may have rolled back since it was looked at.
+    if found is not None and plan_opening(cast(Lineage, found.lineage), state, local.folder) == "keep":
+        return _hold(place, claimed, found) if state.head else Opened(state=found, held={})
+    if state.head is None:
+        return Opened(state=local.begin(state.uid), held={})
+
+    def receive(manifest: Manifest) -> dict[str, Held]:
+        check_kind(manifest, "keyed")
+        recovery.refuse_renamed(manifest, place.name)
+        return local.receive(place.store, manifest, place.settings)
+
+    agree = tell_fallback if fallback else None
+    recovered = recover(place.store, place.log, place.clock, {}, hydrate=receive, fallback=agree)
+    head, held = cast(tuple[Head, dict[str, Held]], recovered)
+    if local.database.exists():
+        logger.warning("the pipeline was rolled back: %s is replaced by epoch %d", local.database, head.manifest.epoch)
+    base_id, base_epoch = head.manifest.checkpoint_id, head.manifest.epoch
+    database = local.replace(Lineage(uid=state.uid, base_id=base_id, base_epoch=base_epoch, attempt_id=None))
+    return Opened(state=database, held=held, settlement=head.settlement, saved_at=database.wal_position)
+
+
+def _hold(place: Place, claimed: Claimed, found: KeyedState) -> Opened:
+    """Tell what the head holds of the local database, without reading it: a checkpoint refers to tables by name."""
+    try:
+        head = twice(lambda: cast(Head, redrive(place.store, place.log, claimed.state, {})))
+        manifest = head.manifest
+        if missing := references(manifest) - set(claimed.survey.keys):
+            raise Corrupt(f"the object {min(missing)} is not there", code="keyed.head_damaged")
+    except Corrupt as damage:
+        if not place.config.incremental:
+            return Opened(state=found, held={})
+        raise Corrupt(
+            f"the newest checkpoint is damaged, and the next one would refer to it: {damage.message}",
+            code="keyed.head_damaged",
+            hint="the local database is whole: open it with incremental=False, and checkpoint, which stores all of it "
+            "again; or restore the object from a copy",
+        ) from damage
+    (partition,) = manifest.operators[operator_of(STATE)].partitions
+    held = {
+        file.path: Held(manifest.objects[file.object], file.offset, file.sha256, file.size_bytes)
+        for file in partition.files
+        if file.object is not None and file.offset is not None
+    }
+    return Opened(state=found, held=held, settlement=head.settlement, saved_at=partition.version)

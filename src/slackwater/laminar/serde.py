@@ -1,0 +1,230 @@
+"""JSON as the seeds' serde types read and write it: typed, in the order of their fields, pretty with two spaces.
+
+What ``#[serde(default)]`` lets pass in silence is a fatal finding here: a field that is missing would otherwise read as
+an empty checkpoint. So are unknown fields and keys that come twice, of which serde keeps one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
+
+import msgspec
+
+from ..errors import Corrupt, InvalidInput, Unsupported
+from .findings import Findings
+
+# A seed's manifest carries its small states in base64, as many as there are (C15): more room than ours has.
+MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class Kind(Protocol):
+    """One type of the seeds: reads a value that came from JSON, and writes it back."""
+
+    def read(self, value: Any, where: str, findings: Findings) -> Any: ...
+
+    def write(self, value: Any, where: str) -> Any: ...
+
+
+class Whole(msgspec.Struct, frozen=True):
+    """A whole number of Rust's."""
+
+    name: str
+    low: int
+    high: int
+
+    def read(self, value: Any, where: str, findings: Findings) -> Any:
+        if type(value) is not int or not self.low <= value <= self.high:
+            malformed(f"{where} is no {self.name}")
+        return value
+
+    def write(self, value: Any, where: str) -> Any:
+        if type(value) is not int or not self.low <= value <= self.high:
+            _unwritable(f"{where} is no {self.name}")
+        return value
+
+
+U16 = Whole("u16", 0, 2**16 - 1)
+U32 = Whole("u32", 0, 2**32 - 1)
+U64 = Whole("u64", 0, 2**64 - 1)
+I64 = Whole("i64", -(2**63), 2**63 - 1)
+
+
+class _Text:
+    def read(self, value: Any, where: str, findings: Findings) -> Any:
+        if not isinstance(value, str) or not _is_text(value):
+            malformed(f"{where} is no text")
+        return value
+
+    def write(self, value: Any, where: str) -> Any:
+        if not isinstance(value, str) or not _is_text(value):
+            _unwritable(f"{where} is no text")
+        return value
+
+
+class _Flag:
+    def read(self, value: Any, where: str, findings: Findings) -> Any:
+        if not isinstance(value, bool):
+            malformed(f"{where} is neither true nor false")
+        return value
+
+    def write(self, value: Any, where: str) -> Any:
+        return bool(value)
+
+
+TEXT, FLAG = _Text(), _Flag()
+
+
+class Maybe(msgspec.Struct, frozen=True):
+    """``Option``: null, or the value."""
+
+    inner: Any
+
+    def read(self, value: Any, where: str, findings: Findings) -> Any:
+        return None if value is None else self.inner.read(value, where, findings)
+
+    def write(self, value: Any, where: str) -> Any:
+        return None if value is None else self.inner.write(value, where)
+
+
+class Many(msgspec.Struct, frozen=True):
+    """``Vec``."""
+
+    inner: Any
+
+    def read(self, value: Any, where: str, findings: Findings) -> Any:
+        if not isinstance(value, list):
+            malformed(f"{where} is no list")
+        return [self.inner.read(item, f"{where}[{n}]", findings) for n, item in enumerate(value)]
+
+    def write(self, value: Any, where: str) -> Any:
+        return [self.inner.write(item, f"{where}[{n}]") for n, item in enumerate(value)]
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """``HashMap`` by text. The order is that of the file, because serde's has no meaning."""
+
+    inner: Any
+
+    def read(self, value: Any, where: str, findings: Findings) -> Any:
+        if not isinstance(value, dict):
+            malformed(f"{where} is no map")
+        return {
+            TEXT.read(key, f"a key of {where}", findings): self.inner.read(item, join(where, key), findings)
+            for key, item in value.items()
+        }
+
+    def write(self, value: Any, where: str) -> Any:
+        return {TEXT.write(key, where): self.inner.write(item, join(where, key)) for key, item in value.items()}
+
+
+class Shape(Generic[_Struct]):
+    """A struct of the seeds: the kinds of its fields. Those with a default in our class are serde's optional ones."""
+
+    def __init__(self, struct: type[_Struct], **kinds: Any) -> None:
+        self._struct, self._kinds = struct, kinds
+        required = {field.name for field in msgspec.structs.fields(struct) if field.required}
+        self._required = required
+        assert list(kinds) == list(struct.__struct_fields__), "the order of the fields is the order of the bytes"
+
+    def read(self, value: Any, where: str, findings: Findings) -> _Struct:
+        if not isinstance(value, dict):
+            malformed(f"{where or 'the document'} is no object")
+        found: dict[str, Any] = {}
+        for name, kind in self._kinds.items():
+            place = join(where, name)
+            if name in value:
+                found[name] = kind.read(value[name], place, findings)
+            elif name in self._required:
+                malformed(f"{place} is missing")
+            else:
+                findings.fatal(
+                    "the field is missing; serde would read it as empty", code="seed.missing_field", where=place
+                )
+        for name in value:
+            if name not in self._kinds:
+                findings.fatal(
+                    "the field is unknown, so what it means would be lost",
+                    code="seed.unknown_field",
+                    where=join(where, name[:80]),
+                )
+        return self._struct(**found)
+
+    def write(self, value: Any, where: str) -> Any:
+        return {name: kind.write(getattr(value, name), join(where, name)) for name, kind in self._kinds.items()}
+
+
+def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: int | None = None) -> _Struct:
+    """Decode a document; what serde itself would refuse is an error, what it would let pass is a finding.
+
+    One that has a version must have this one, and is asked for it before the rest.
+    """
+    document = parse(data, findings)
+    if version is not None and (found := version_of(document)) != version:
+        raise Unsupported(
+            f"the seed's manifest has version {found}, and those are 1 and 2",
+            code="seed.unknown_version",
+            hint="use the release of LaminarDB that wrote it",
+        )
+    return kind.read(document, "", findings)
+
+
+def parse(data: bytes, findings: Findings) -> Any:
+    """Parse JSON as strictly as serde_json does, and note every key that comes twice."""
+    if len(data) > MAX_DOCUMENT_BYTES:
+        malformed(f"it has {len(data)} bytes, the limit is {MAX_DOCUMENT_BYTES}")
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(items)
+        if len(found) != len(items):
+            (twice, _), *_ = Counter(key for key, _ in items).most_common(1)
+            findings.fatal(
+                "the key comes twice, and only one of the values would count",
+                code="seed.duplicate_key",
+                where=twice[:80],
+            )
+        return found
+
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=malformed)
+    except (ValueError, RecursionError) as error:
+        malformed(f"it is no JSON: {str(error)[:120]}")
+
+
+def encode(value: msgspec.Struct, kind: Shape[Any]) -> bytes:
+    """Encode a document to the bytes of ``serde_json::to_string_pretty``; maps keep the order that they have here."""
+    return json.dumps(kind.write(value, ""), indent=2, ensure_ascii=False).encode()
+
+
+def version_of(document: Any) -> int | None:
+    """Read the version of a parsed document, before anything else in it is looked at."""
+    version = document.get("version") if isinstance(document, Mapping) else None
+    return version if type(version) is int else None
+
+
+def join(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def malformed(what: str) -> NoReturn:
+    raise Corrupt(
+        f"the seed's document does not decode: {what}",
+        code="seed.malformed",
+        hint="slackwater verify FOLDER; LaminarDB could not read it either: restore it from a copy",
+    )
+
+
+def _unwritable(what: str) -> NoReturn:
+    raise InvalidInput(f"the seed's document cannot be written: {what}", code="seed.unwritable")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

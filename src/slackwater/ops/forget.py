@@ -1,0 +1,175 @@
+"""Forget: retire checkpoints by rule or by name, and delete their bytes, beside a driver that may be running.
+
+plan ─ RETIRE ─ delete objects ─ delete manifests ─ DELETED
+
+Whatever else waits for its deletion goes with them, so what was interrupted is run again. ``docs/spec/log.md``, rule 8,
+says why no driver is disturbed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import cast
+
+import msgspec
+
+from ..errors import Conflict, InvalidInput, NotFound
+from ..failpoints import reach
+from ..formats import state as states
+from ..formats.change import Deleted, Retire
+from ..formats.keys import CHECKPOINTS
+from ..formats.state import LiveCheckpoint, State
+from ..protocol.keep import KeepRules, Verdict, plan_forget, plan_forget_one, plan_retire_forgotten
+from ..protocol.latest import refuse_lost_records
+from ..protocol.log import Log
+from ..protocol.retention import Doomed, References, delete_doomed, find_doomed, find_needed
+from ..settings import Settings
+from ..store import Store
+from .refs import get_label, resolve
+
+# Chosen anew on each state: a label or a checkpoint may have come in between.
+Choose = Callable[[State], list[Verdict]]
+
+
+class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What is forgotten, or would be. ``deleted_epochs`` were retired before by somebody, and their bytes waited."""
+
+    checkpoints: list[Verdict]
+    forgotten_epochs: list[int]
+    deleted_epochs: list[int]
+    freed_bytes: int
+
+
+def by_rules(rules: KeepRules) -> Choose:
+    """Choose by what the rules keep; a label that they name must be there."""
+    if rules == KeepRules():
+        raise InvalidInput(
+            "no rule says what to keep, and no checkpoint to forget is named",
+            code="forget.no_rule",
+            hint="slackwater forget URL --keep-last 10 --dry-run, or slackwater forget URL REF",
+        )
+
+    def choose(state: State) -> list[Verdict]:
+        for label in rules.labels:
+            get_label(state, label)
+        return plan_forget(state, rules)
+
+    return choose
+
+
+def by_ref(ref: str) -> Choose:
+    """Choose one checkpoint. What ``ref`` names is settled on the first state; the head and savepoints are refused."""
+    found: str | None = None
+
+    def choose(state: State) -> list[Verdict]:
+        nonlocal found
+        if found is None:
+            found = _resolve(state, ref)
+        entry = next((entry for entry in state.live if entry.checkpoint_id == found), None)
+        if entry is not None:
+            _refuse_to_lose(state, entry)
+        return plan_forget_one(state, found)
+
+    return choose
+
+
+def _resolve(state: State, ref: str) -> str:
+    try:
+        return resolve(state, ref).checkpoint_id
+    except NotFound:
+        for entry in state.retired:
+            if ref.lower() in (str(entry.epoch), entry.checkpoint_id):
+                return entry.checkpoint_id  # The record was made, and its deletes were interrupted.
+        raise
+
+
+def _refuse_to_lose(state: State, entry: LiveCheckpoint) -> None:
+    label = next((savepoint.label for savepoint in state.labels if savepoint.epoch == entry.epoch), None)
+    if entry is not state.head and label is None:
+        return
+    raise Conflict(
+        f"epoch {entry.epoch} is "
+        + ("the newest, which the pipeline goes on from" if entry is state.head else f"the savepoint {label!r}"),
+        code="retire.not_allowed",
+        hint="slackwater list URL shows the others"
+        if entry is state.head
+        else f"slackwater savepoint delete URL {shlex.quote(str(label))} first",
+    )
+
+
+def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetting:
+    """Say what ``forget`` would do now. Nothing is changed."""
+    state = _read(store, log)
+    verdicts = choose(state)
+    forgotten = [verdict.epoch for verdict in verdicts if not verdict.keep]
+    after = states.apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
+    references = References(store, settings)
+    doomed = find_doomed(after, references.of_live(after), references)
+    return Forgetting(
+        checkpoints=verdicts,
+        forgotten_epochs=forgotten,
+        deleted_epochs=[entry.epoch for entry in state.retired],
+        freed_bytes=_measure(store, doomed),
+    )
+
+
+def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetting:
+    """Retire what ``choose`` lets go, and delete its bytes. Interrupted at any point, the same call goes on."""
+    references = References(store, settings)
+    waiting = [entry.epoch for entry in _read(store, log).retired]
+    verdicts: dict[int, Verdict] = {}
+    freed_bytes, more = 0, True
+
+    def decide(state: State | None) -> Retire | None:
+        nonlocal more
+        now = choose(cast(State, state))
+        verdicts.update({verdict.epoch: verdict for verdict in now})
+        leaving = plan_retire_forgotten(cast(State, state), now)
+        more = len(leaving) < sum(not verdict.keep for verdict in now)
+        return Retire(epochs=leaving) if leaving else None
+
+    while more:
+        reach("forget.retire.before")
+        log.append(decide)
+        reach("forget.retire.after")
+        freed_bytes += _delete(store, log, references)
+    log.trim()
+    told = sorted(verdicts.values(), key=lambda verdict: verdict.epoch)
+    return Forgetting(
+        checkpoints=told,
+        forgotten_epochs=[verdict.epoch for verdict in told if not verdict.keep],
+        deleted_epochs=waiting,
+        freed_bytes=freed_bytes,
+    )
+
+
+def _read(store: Store, log: Log) -> State:
+    """Read the newest state. Of an older one nothing is forgotten: newer checkpoints may need those bytes."""
+    log.read()
+    refuse_lost_records(store, log)
+    return cast(State, log.state)
+
+
+def _delete(store: Store, log: Log, references: References) -> int:
+    """Delete what is retired, say so on record, and return how many bytes went."""
+    if not cast(State, log.state).retired:
+        return 0
+    state, needed = find_needed(log, None, references)
+    doomed = find_doomed(state, needed, references)
+    freed_bytes = _measure(store, doomed)
+    delete_doomed(store, doomed)
+
+    def decide(state: State | None) -> Deleted | None:
+        # Whoever else deletes may have said so; then there is nothing left to say.
+        left = {entry.epoch for entry in cast(State, state).retired} & set(doomed.epochs)
+        return Deleted(epochs=sorted(left)) if left else None
+
+    log.append(decide)
+    reach("forget.deleted.after")
+    return freed_bytes
+
+
+def _measure(store: Store, doomed: Doomed) -> int:
+    keys = {*doomed.objects, *doomed.manifests}
+    return sum(entry.size_bytes for entry in store.list(CHECKPOINTS) if entry.key in keys) if keys else 0

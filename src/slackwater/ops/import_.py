@@ -1,0 +1,166 @@
+"""Copy a checkpoint of LaminarDB into a pipeline, as its first one. Whoever puts state into a pipeline claims it.
+
+read and verify every byte ─ claim ─ put artifacts ─ manifest ─ APPEND ─ ``_latest`` ─ release
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from ..clock import Clock, SystemClock, this_process
+from ..errors import Conflict, NotFound
+from ..formats.manifest import Origin
+from ..formats.state import State
+from ..laminar.content import Content, Piece, partition_path
+from ..laminar.folder import Folder, SeedCheckpoint, load_content, open_folder, read_sidecar, resolve
+from ..laminar.verification import fetch
+from ..protocol import recovery
+from ..protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
+from ..protocol.checkpoint import make_first, release
+from ..protocol.log import Log
+from ..settings import Settings
+from ..store import Store, open_store
+from .pipelines import pipeline_name, refuse_inside_pipeline
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """What was copied, and as what. ``done`` says that it had been before."""
+
+    pipeline: str
+    origin: Origin
+    epoch: int
+    checkpoint_id: str
+    operators: int
+    size_bytes: int
+    done: bool
+
+
+def copy_in(
+    folder_url: str,
+    url: str,
+    *,
+    ref: str = "latest",
+    settings: Settings | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> Copied:
+    """Make a checkpoint of the LaminarDB folder the first one of the pipeline at ``url``.
+
+    The folder is only read, all of the checkpoint and verified, before the pipeline is touched. Killed at any step, the
+    same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts is settled.
+    """
+    settings, clock = settings or Settings(), SystemClock()
+    folder = require_folder(open_store(folder_url, settings, **(storage_options or {})))
+    checkpoint = resolve(folder, ref)
+    content = load_content(folder, checkpoint)
+    pipeline, store = pipeline_name(url), open_store(url, settings)
+    refuse_inside_pipeline(url, settings)
+    with tempfile.TemporaryDirectory(prefix="slackwater-copy-") as spool:
+        cut = _spool(folder, checkpoint, content, Path(spool))
+        return _copy(store, clock, settings, cut, pipeline)
+
+
+def require_folder(store: Store) -> Folder:
+    """Look at a folder that must be LaminarDB's."""
+    folder = open_folder(store)
+    if folder is None:
+        raise NotFound(
+            f"{store.url} is not a folder of LaminarDB's checkpoints",
+            code="copy.no_folder",
+            hint="name the folder that holds checkpoints/, manifests/, or the checkpoints themselves",
+        )
+    return folder
+
+
+def _spool(folder: Folder, checkpoint: SeedCheckpoint, content: Content, spool: Path) -> Cut:
+    """Bring every piece, verified, onto the local disk, so that a large state needs no memory."""
+    by_id = {found.checkpoint_id: found for found in folder.checkpoints if found.kind == checkpoint.kind}
+    sidecar = read_sidecar(folder, checkpoint)
+    sources: dict[str, Path] = {}
+    for number, piece in enumerate(content.pieces):
+        sources[piece.path] = spool / str(number)
+        sources[piece.path].write_bytes(fetch(folder, by_id[piece.checkpoint], piece, sidecar))
+    return cut_of(content, lambda piece: CutFile(piece.path, sources[piece.path], piece.size_bytes))
+
+
+def cut_of(content: Content, file: Callable[[Piece], CutFile]) -> Cut:
+    """Say what a checkpoint of the seeds holds as a cut that a driver can make count."""
+    operators = [
+        CutOperator(
+            name=name,
+            operator_id=number,
+            operator_name=name,
+            store="default",
+            partitions=[
+                CutPartition(
+                    partition=partition,
+                    path=partition_path(name, partition),
+                    version=content.origin.epoch,
+                    unique_id=content.origin.checkpoint_id,
+                    snapshot=[file(piece) for piece in pieces if not piece.delta],
+                    deltas=[file(piece) for piece in pieces if piece.delta],
+                )
+                for partition, pieces in sorted(partitions.items())
+            ],
+        )
+        for number, (name, partitions) in enumerate(sorted(content.operators.items()))
+    ]
+    return Cut(
+        micro_batch=content.origin.epoch,
+        watermark_ms=content.watermark_ms,
+        sources=content.sources,
+        operators=operators,
+        files=[],
+        origin=content.origin,
+        source_watermarks=content.source_watermarks,
+        table_offsets=content.table_offsets,
+        table_store_path=content.table_store_path,
+        sink_epochs=content.sink_epochs,
+        vnode_count=content.vnode_count,
+    )
+
+
+def _copy(store: Store, clock: Clock, settings: Settings, cut: Cut, pipeline: str) -> Copied:
+    log = Log(store, clock, settings)
+    state = log.read()
+    if state is not None and state.head is not None:
+        _refuse_other(store, state, cut, pipeline)
+        if state.settled_epoch == state.epoch and state.release_append_id is not None:
+            return _copied(pipeline, state, cut, done=True)
+    state = recovery.claim(store, log, clock, pipeline=pipeline, driver=this_process("copy"), sinks={}).state
+    if state.head is not None:
+        # Somebody was faster, or an earlier try died after it counted: then all that is left is to settle it.
+        _refuse_other(store, state, cut, pipeline)
+        head = recovery.redrive(store, log, state, {})
+        release(log, state.generation, head.settlement if head else None)
+        return _copied(pipeline, state, cut, done=True)
+    state = make_first(store, log, clock, settings, pipeline=pipeline, cut=cut)
+    return _copied(pipeline, state, cut, done=False)
+
+
+def _refuse_other(store: Store, state: State, cut: Cut, pipeline: str) -> None:
+    """Refuse a pipeline that has a history of its own; one whose head is this very copy is no other."""
+    head = state.head
+    if head is not None and recovery.load_manifest(store, head).origin != cut.origin:
+        raise Conflict(
+            f"the pipeline {pipeline!r} has checkpoints already, up to epoch {state.epoch}",
+            code="copy.not_new",
+            hint="copy into a pipeline of another name",
+        )
+
+
+def _copied(pipeline: str, state: State, cut: Cut, *, done: bool) -> Copied:
+    head = state.live[-1]
+    assert cut.origin is not None
+    return Copied(
+        pipeline=pipeline,
+        origin=cut.origin,
+        epoch=head.epoch,
+        checkpoint_id=head.checkpoint_id,
+        operators=len(cut.operators),
+        size_bytes=sum(f.size_bytes for op in cut.operators for p in op.partitions for f in p.files),
+        done=done,
+    )

@@ -1,0 +1,203 @@
+"""How people name a checkpoint: the forms of a REF, labels among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from ..errors import InvalidInput, NotFound
+from ..formats.change import Label, Unlabel
+from ..formats.state import LiveCheckpoint, Savepoint, State
+from ..protocol.log import Log
+
+LATEST_REF = "latest"
+NEWEST_VERIFIED = "newest-verified"
+UNDONE = "undone by a rollback"
+MAX_LABEL = 100
+_MIN_PREFIX = 4
+_MAX_CANDIDATES = 10
+_EPOCH = re.compile(r"[0-9]{1,16}")
+_ID_PREFIX = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
+_BEGINNING = datetime.fromtimestamp(0, UTC)
+
+
+class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
+    """A checkpoint that is passed over, or retired, and why."""
+
+    epoch: int
+    reason: str
+
+
+def resolve(state: State, ref: str) -> LiveCheckpoint:
+    """Find the live checkpoint that ``ref`` names.
+
+    Tried in this order: ``latest``, ``@TIME`` (the newest checkpoint not after it, of those that were not undone), a
+    label, an epoch, an id or the beginning of one. The rules for labels keep these apart; only a label of hex digits
+    can hide the beginning of an id.
+    """
+    if state.head is None:
+        raise NotFound(
+            "the pipeline has no checkpoint yet", code="checkpoint.none", hint="start it: a micro-batch makes one"
+        )
+    if ref == LATEST_REF:
+        return state.head
+    if ref.startswith("@"):
+        return _resolve_time(state.branch, ref)
+    savepoint = find_label(state, ref)
+    number = savepoint.epoch if savepoint else int(ref) if _EPOCH.fullmatch(ref) else None
+    if number == 0:
+        raise InvalidInput("there is no epoch 0: they begin at 1", code="ref.malformed", hint="slackwater list URL")
+    entry = state.find(number) if number is not None else None
+    retired = entry is None and number is not None and 0 < number <= state.epoch
+    # Too few digits for an id, and an epoch that there was: that is what was meant.
+    if entry is None and not (retired and len(ref) < _MIN_PREFIX) and _ID_PREFIX.fullmatch(ref.lower()):
+        entry = _resolve_id(state, ref.lower())
+    if entry is None:
+        raise NotFound(
+            f"epoch {number} is no longer kept" if retired else f"no checkpoint is named {ref[:MAX_LABEL]!r}",
+            code="checkpoint.not_found",
+            hint="slackwater list URL",
+        )
+    return entry
+
+
+def parse_time(ref: str) -> datetime:
+    """Parse ``@2026-11-15T10:00Z``; a time without a zone comes back without one, and counts as UTC."""
+    try:
+        return datetime.fromisoformat(ref.removeprefix("@"))
+    except ValueError:
+        raise InvalidInput(
+            f"{ref[:60]!r} is not a time", code="ref.malformed", hint="write ISO 8601, like @2026-11-15T10:00Z"
+        ) from None
+
+
+def format_zone(ref: str) -> str:
+    """Say what a time without a zone is taken for."""
+    return "" if parse_time(ref).tzinfo else " (no zone was given: read as UTC)"
+
+
+def passed_over(state: State, ref: str, entry: LiveCheckpoint) -> list[LeftOut]:
+    """Say which checkpoints were passed over on the way from ``ref`` to the one that it names, newest first."""
+    if ref.startswith("@"):
+        at_ms = _to_ms(ref)
+        passed = [e for e in state.live if e.undone and e.epoch > entry.epoch and e.created_at_ms <= at_ms]
+    elif ref == LATEST_REF and entry.rollback_to is not None:
+        passed = [e for e in state.live if e.undone and e.epoch > entry.rollback_to]
+    else:
+        passed = []
+    return [LeftOut(epoch=e.epoch, reason=UNDONE) for e in reversed(passed)]
+
+
+def _to_ms(ref: str) -> int:
+    """Tell the last millisecond that a time means: written without a fraction, it is all of its second."""
+    time = parse_time(ref)
+    at_ms = ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _BEGINNING) // timedelta(milliseconds=1)
+    return at_ms if "." in ref or "," in ref else at_ms + 999
+
+
+def _resolve_time(candidates: list[LiveCheckpoint], ref: str) -> LiveCheckpoint:
+    at_ms = _to_ms(ref)
+    entry = next((entry for entry in reversed(candidates) if entry.created_at_ms <= at_ms), None)
+    if entry is None:
+        raise NotFound(
+            f"no checkpoint that is kept, and not undone, was made at {ref[1:]}{format_zone(ref)} or before it",
+            code="checkpoint.not_found",
+            hint="slackwater list URL",
+        )
+    return entry
+
+
+def _resolve_id(state: State, prefix: str) -> LiveCheckpoint | None:
+    found = [entry for entry in state.live if entry.checkpoint_id.startswith(prefix)]
+    if found and len(prefix) < _MIN_PREFIX:
+        raise InvalidInput(
+            f"{prefix!r} is too short for the beginning of an id",
+            code="ref.malformed",
+            hint=f"give at least {_MIN_PREFIX} characters",
+        )
+    if len(found) > 1:
+        some = ", ".join(f"{entry.checkpoint_id} (epoch {entry.epoch})" for entry in found[-_MAX_CANDIDATES:])
+        raise InvalidInput(
+            f"{len(found)} checkpoints begin with {prefix!r}: {'… ' if len(found) > _MAX_CANDIDATES else ''}{some}",
+            code="ref.ambiguous",
+            hint="give more characters of the id, or the epoch",
+            candidates=[entry.checkpoint_id for entry in found],
+        )
+    return found[0] if found else None
+
+
+def check_label(label: str) -> str:
+    """Refuse a label that could not be told from another form of a REF, or not be shown."""
+    wrong = (
+        "a label is text" if not isinstance(label, str)
+        else f"a label has 1 to {MAX_LABEL} characters" if not 0 < len(label) <= MAX_LABEL
+        else "a label has no control or invisible characters" if not label.isprintable()
+        else "a label does not begin with @, which begins a time" if label.startswith("@")
+        else "a number would be taken for an epoch" if label.isdigit()
+        else "it has a meaning of its own" if label.lower() in (LATEST_REF, NEWEST_VERIFIED)
+        else "it looks like a checkpoint's id" if "-" in label and _ID_PREFIX.fullmatch(label.lower())
+        else None
+    )  # fmt: skip
+    if wrong:
+        raise InvalidInput(
+            f"{label!r:.{MAX_LABEL}} cannot be a label: {wrong}",
+            code="label.malformed",
+            hint="choose a word, like before-upgrade",
+        )
+    return label
+
+
+def find_label(state: State, label: str) -> Savepoint | None:
+    return next((savepoint for savepoint in state.labels if savepoint.label == label), None)
+
+
+def labels_of(state: State, epochs: Collection[int]) -> list[str]:
+    return [savepoint.label for savepoint in state.labels if savepoint.epoch in epochs]
+
+
+def get_label(state: State | None, label: str) -> Savepoint:
+    """Find a savepoint that must be there."""
+    savepoint = find_label(state, label) if state else None
+    if savepoint is None:
+        raise NotFound(
+            f"there is no savepoint {label[:MAX_LABEL]!r}", code="label.not_found", hint="slackwater savepoint list URL"
+        )
+    return savepoint
+
+
+def create_label(log: Log, label: str, ref: str = LATEST_REF) -> Savepoint:
+    """Give the checkpoint that ``ref`` names a label, so that retention keeps it."""
+    check_label(label)
+
+    def decide(state: State | None) -> Label:
+        if state is None:
+            raise NotFound(
+                "the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE"
+            )
+        return Label(label=label, epoch=resolve(state, ref).epoch)
+
+    savepoint = find_label(log.append(decide), label)
+    if savepoint is None:
+        raise AssertionError("the state that has the append has the label")
+    return savepoint
+
+
+def delete_label(log: Log, label: str) -> Savepoint:
+    """Take a label away; its checkpoint stays until retention drops it."""
+    found: Savepoint | None = None
+
+    def decide(state: State | None) -> Unlabel | None:
+        nonlocal found
+        here = find_label(state, label) if state else None
+        if found is not None and (here is None or here.append_id != found.append_id):
+            return None  # An earlier try has counted, though its answer was lost.
+        found = get_label(state, label)
+        return Unlabel(label=label)
+
+    log.append(decide)
+    if found is None:
+        raise AssertionError("an append returns only after a decision")
+    return found

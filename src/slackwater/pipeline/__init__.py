@@ -1,1 +1,0 @@
-"""The pipeline on Spark: its coordinator, writer and sinks."""

@@ -1,1 +1,0 @@
-"""Sinks: where a pipeline's rows go."""

@@ -1,1 +1,0 @@
-"""Sources: what they promise, and those that are ours."""

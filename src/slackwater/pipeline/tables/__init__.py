@@ -1,1 +1,0 @@
-"""Reference tables: kept current by a feed, looked up by a stream, checkpointed with it."""

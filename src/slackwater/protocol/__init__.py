@@ -1,0 +1,1 @@
+"""The protocol: one log per pipeline, whose newest record is the state. Read ``checkpoint`` and ``recovery`` first."""

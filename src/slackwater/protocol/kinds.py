@@ -1,0 +1,86 @@
+"""Whose a pipeline is: a Spark query's, a program's, a keyed state's; a checkpoint may also have been copied in."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from ..errors import Corrupt, Unsupported
+from ..formats.change import Claim
+from ..formats.manifest import Kind, Manifest, kind_of
+from ..store import Store
+from .log import Log
+from .recovery import load_manifest, refuse_renamed, twice
+
+# The roles by which claims name drivers, ``host:pid role``, so that they are told apart before there is a checkpoint.
+# Spark's has none; tools make way for it.
+PROGRAM = "program"
+KEYED = "keyed"
+_KINDS: Final[dict[str, Kind]] = {PROGRAM: "program", KEYED: "keyed"}
+
+
+class _Words(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of a kind: whose it is, how to go on with it, and the code by which it refuses the others."""
+
+    whose: str
+    way: str
+    code: str
+
+
+_WORDS: Final[dict[Kind, _Words]] = {
+    "spark": _Words(whose="Spark's", way="start it with sw.writeStream", code="hydrate.foreign"),
+    "program": _Words(whose="a program's", way="open it with sw.open_pipeline", code="library.foreign"),
+    "keyed": _Words(whose="a keyed state's", way="open it with sw.open_keyed", code="keyed.foreign"),
+    "copied": _Words(whose="copied in", way="write its files with slackwater restore URL --to DIR", code=""),
+}
+
+
+def whose(manifest: Manifest) -> str:
+    """Say whose checkpoint it is, in words that follow on "it is"."""
+    return _WORDS[kind_of(manifest)].whose
+
+
+def refuse_foreign(store: Store, log: Log, name: str, kind: Kind) -> Manifest | None:
+    """Refuse what is not of this kind before the claim, which would fence the driver whose it is.
+
+    Return the newest manifest that can be read. Where one is damaged, the one before it tells whose they are; recovery
+    says what is wrong.
+    """
+    state = log.read()
+    for entry in reversed(state.live if state else []):
+        # What another release has written is not damaged: that is refused, too.
+        try:
+            manifest = twice(partial(load_manifest, store, entry))
+        except Corrupt:
+            continue
+        check_kind(manifest, kind)
+        refuse_renamed(manifest, name)
+        return manifest
+    change = log.change
+    if state is not None and state.head is None and isinstance(change, Claim) and _claimed_as(change) != kind:
+        raise Unsupported(
+            f"the pipeline {name!r} has no checkpoint yet, and is not {_WORDS[kind].whose}: {change.driver} has "
+            "claimed it",
+            code=_WORDS[kind].code,
+            hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
+        )
+    return None
+
+
+def check_kind(manifest: Manifest, kind: Kind) -> None:
+    """Refuse a checkpoint of another kind."""
+    if (found := kind_of(manifest)) != kind:
+        source = f" from {manifest.origin.format}" if manifest.origin else ""
+        raise Unsupported(
+            f"the checkpoints of {manifest.pipeline!r} are not {_WORDS[kind].whose}: they are {_WORDS[found].whose}"
+            f"{source}",
+            code=_WORDS[kind].code,
+            hint=f"{_WORDS[found].way}, or choose another name; slackwater show URL says what it holds",
+        )
+
+
+def _claimed_as(claim: Claim) -> Kind:
+    role = claim.driver.partition(" ")[2].partition(" ")[0]
+    return _KINDS.get(role, "spark")

@@ -1,0 +1,184 @@
+"""Retention: delete what the log has retired, and sweep what crashed attempts left.
+
+The record comes first, the deletes after it, manifests last. What leaves is planned in ``formats/plans.py`` and retired
+with a checkpoint's own record, or by ``forget.py``; a crash in between repeats the deletes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+import msgspec
+
+from ..errors import Conflict, Corrupt, SlackwaterError
+from ..failpoints import reach
+from ..formats.keys import LATEST, checkpoint_folder, manifest_key, parse_key
+from ..formats.manifest import references
+from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State, require_current
+from ..settings import Settings
+from ..store import KeepsUnfinished, Store, finished_key
+from .artifacts import in_parallel
+from .checkpoint import Checkpointer, CommittingSink
+from .log import Log
+from .recovery import DAMAGE, Claimed, load_manifest
+
+logger = logging.getLogger("slackwater")
+
+
+class Needed(msgspec.Struct, frozen=True):
+    """What live checkpoints need. One whose manifest cannot be read may need whatever no newer checkpoint has written.
+
+    ``blind``: there is such a one. ``newer`` are the folders of all that the log knows to be newer than it.
+    """
+
+    keys: set[str]
+    blind: bool = False
+    newer: tuple[str, ...] = ()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.keys or (self.blind and not key.startswith(self.newer))
+
+
+class References:
+    """The objects that each checkpoint needs; manifests never change, so each is read once."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
+        self._known: dict[str, frozenset[str]] = {}
+
+    def know(self, checkpoint_id: str, keys: frozenset[str]) -> None:
+        """Take the word of who has just written the manifest."""
+        self._known[checkpoint_id] = keys
+
+    def of(self, entry: LiveCheckpoint | RetiredCheckpoint) -> frozenset[str]:
+        known = self._known.get(entry.checkpoint_id)
+        if known is None:
+            known = self._known[entry.checkpoint_id] = references(load_manifest(self._store, entry))
+        return known
+
+    def of_live(self, state: State) -> Needed:
+        jobs = [partial(self._of_live, entry) for entry in state.live]
+        found = dict(zip(state.live, in_parallel(jobs, self._settings.concurrency), strict=True))
+        ids = set(state.checkpoint_ids)
+        self._known = {checkpoint_id: keys for checkpoint_id, keys in self._known.items() if checkpoint_id in ids}
+        keys: set[str] = set().union(*(keys for keys in found.values() if keys is not None))
+        if not (unreadable := [entry.epoch for entry, keys in found.items() if keys is None]):
+            return Needed(keys)
+        entries: list[LiveCheckpoint | RetiredCheckpoint] = [*state.live, *state.retired]
+        newer = [entry.checkpoint_id for entry in entries if entry.epoch > max(unreadable)]
+        return Needed(keys, True, tuple(map(checkpoint_folder, newer)))
+
+    def _of_live(self, entry: LiveCheckpoint) -> frozenset[str] | None:
+        with suppress(*DAMAGE):
+            return self.of(entry)
+        return None
+
+
+class Doomed(msgspec.Struct, frozen=True):
+    """What goes with the retired checkpoints: objects that no live one needs, and after them the manifests."""
+
+    epochs: list[int]
+    objects: list[str]
+    manifests: list[str]
+
+
+def find_doomed(state: State, needed: Needed, references: References) -> Doomed:
+    """Find what the retired checkpoints of a state leave behind."""
+    objects: set[str] = set()
+    for entry in state.retired:
+        # Manifests go last: without it, everything of this checkpoint is gone already. What a damaged one names, nobody
+        # can tell; nothing needs it, so the next start sweeps it.
+        with suppress(Corrupt):
+            objects |= {key for key in references.of(entry) if key not in needed}
+    manifests = [manifest_key(entry.checkpoint_id) for entry in state.retired]
+    return Doomed([entry.epoch for entry in state.retired], sorted(objects), manifests)
+
+
+def delete_doomed(store: Store, doomed: Doomed) -> None:
+    store.delete(doomed.objects)
+    reach("delete.between")
+    store.delete(doomed.manifests)
+    reach("delete.after")
+
+
+def delete_retired(store: Store, log: Log, generation: int, references: References) -> list[int]:
+    """Delete the bytes of retired checkpoints that no live one needs; return the epochs that are gone for good."""
+    if not cast(State, log.state).retired:
+        return []
+    state, needed = find_needed(log, generation, references)
+    doomed = find_doomed(state, needed, references)
+    delete_doomed(store, doomed)
+    return doomed.epochs
+
+
+def delete_old(store: Store, log: Log, checkpointer: Checkpointer, references: References) -> SlackwaterError | None:
+    """Delete what is retired, and old records; return what hindered it.
+
+    Every checkpoint counts all the same. The next one tries again, and so does a start: its first one needs the room,
+    if deletes have failed for long.
+    """
+    try:
+        checkpointer.note_deleted(delete_retired(store, log, checkpointer.generation, references))
+        log.trim_if_due()
+    except Conflict:
+        raise
+    except SlackwaterError as error:
+        logger.warning("old checkpoints or records were not deleted yet: %s", error)
+        return error
+    return None
+
+
+def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, CommittingSink], references: References) -> int:
+    """Delete, of what was there before the claim, what no checkpoint names; return how many things went."""
+    state, survey = cast(State, log.state), claimed.survey
+    # Only the head may still have to be committed; the sinks first, because no damaged manifest can hinder them.
+    head = {state.head.checkpoint_id} if state.head else set()
+    count = 0
+    for name, attempts in survey.attempts.items():
+        abandoned = [attempt for attempt in attempts if attempt not in head]
+        sinks[name].discard(abandoned)
+        count += len(abandoned)
+    kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in state.checkpoint_ids)}
+    strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
+    if strays:
+        state, needed = find_needed(log, claimed.state.generation, references)
+        for entry in state.retired:
+            # The deleter's, who records that they are gone.
+            with suppress(Corrupt):
+                needed.keys.update(references.of(entry))
+        strays = [key for key in strays if key not in needed]
+    store.delete(strays)
+    # Who was killed never finishes them; who is at work, like somebody who makes a savepoint, writes them again.
+    unfinished = [key for key in survey.unfinished if _is_ours(finished_key(key))]
+    if isinstance(store, KeepsUnfinished):
+        store.delete_unfinished(unfinished)
+    count += len(strays) + len(unfinished)
+    reach("sweep.after")
+    return count
+
+
+def find_needed(log: Log, generation: int | None, references: References) -> tuple[State, Needed]:
+    """Find what live checkpoints need, and the state that this is said of. Who is no driver has no generation."""
+    state = cast(State, log.state)
+    while (needed := references.of_live(state)).blind:
+        # That manifest may have been deleted by somebody who retired it meanwhile. If this was a newer driver, all of
+        # this is its own to judge.
+        known, state = state, cast(State, log.read())
+        if generation is not None:
+            require_current(state, generation)
+        if state is known:
+            break
+    return state, needed
+
+
+def _is_ours(key: str) -> bool:
+    """A file that somebody else put into the folder is not ours to delete."""
+    try:
+        parse_key(key)
+    except Corrupt:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""The local database: RocksDB, with its log checked before anything goes on from it."""

@@ -1,0 +1,1 @@
+"""The Delta sink: a table that gets each epoch in one commit."""

@@ -1,0 +1,1 @@
+"""Sources: what each kind promises, and what it may drop once checkpoints cover it."""

@@ -1,0 +1,1 @@
+"""``writeStream``: one Spark query on the path of a pipeline."""

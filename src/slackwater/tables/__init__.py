@@ -1,0 +1,1 @@
+"""Reference tables: looked up by a stream, and checkpointed with it."""
