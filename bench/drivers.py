@@ -7,9 +7,10 @@ from pathlib import Path
 
 from slackwater.clock import SystemClock
 from slackwater.protocol import recovery
-from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
-from slackwater.protocol.checkpoint import Attempt, Checkpointer, Report
+from slackwater.protocol.checkpoint import Checkpointer, Report
+from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.log import Log
+from slackwater.protocol.sinks import Attempt
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 

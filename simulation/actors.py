@@ -22,18 +22,21 @@ from slackwater.formats.keys import LOG, RecordKey, manifest_key, parse_key, rec
 from slackwater.formats.manifest import Manifest, SinkOutput, references
 from slackwater.formats.positions import acknowledged_of, positions_of
 from slackwater.formats.record import Record
-from slackwater.formats.state import LiveCheckpoint, RetiredCheckpoint, State, find_target
+from slackwater.formats.state import LiveCheckpoint, RetiredCheckpoint, State
 from slackwater.ops import forget
 from slackwater.ops import refs as labels
 from slackwater.ops import repair_core as repairing
+from slackwater.ops import savepoint as savepoint_ops
 from slackwater.ops import verify as verification
 from slackwater.ops.pipelines import Pipeline
 from slackwater.protocol import fallback, recovery, retention
 from slackwater.protocol import rollback as rewind
 from slackwater.protocol.artifacts import Holdings
-from slackwater.protocol.checkpoint import Attempt, Checkpointer, SinkFailed, describe_output, release
+from slackwater.protocol.checkpoint import Checkpointer, release
 from slackwater.protocol.keep import KeepRules
 from slackwater.protocol.log import Decide, Log
+from slackwater.protocol.sinks import Attempt, SinkFailed, describe_output
+from slackwater.protocol.state import find_target
 from slackwater.settings import Settings
 from slackwater.sources.acknowledgement import UpTo
 
@@ -490,7 +493,7 @@ def labeller(scene: Scene) -> Body:
                 now = log.read()
                 if now is not None and now.live:
                     ref = random.choice((labels.LATEST_REF, str(random.choice(now.live).epoch)))
-                    savepoint = labels.create_label(log, actor.name, ref)
+                    savepoint = savepoint_ops.create_label(log, actor.name, ref)
                     break
             clock.sleep(1)
         else:
@@ -504,7 +507,7 @@ def labeller(scene: Scene) -> Body:
             label = random.choice(state.labels).label
             scene.unlabelled.add(label)
             with suppress(NotFound):
-                labels.delete_label(log, label)
+                savepoint_ops.delete_label(log, label)
 
     return body
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 from simulation.scheduler import SimClock, Violation
 from slackwater.formats.manifest import Manifest, SourcePosition
-from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition, Write
+from slackwater.protocol.artifacts import Write
+from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 
 PARTITIONS = 2
 TABLE = "prices"

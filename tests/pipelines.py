@@ -16,10 +16,11 @@ from slackwater.clock import SystemClock
 from slackwater.formats.keys import format_name
 from slackwater.formats.manifest import SinkOutput
 from slackwater.protocol import recovery
-from slackwater.protocol.checkpoint import Attempt, Checkpointer
+from slackwater.protocol.checkpoint import Checkpointer
 from slackwater.protocol.fallback import recover
 from slackwater.protocol.log import Log
 from slackwater.protocol.retention import References, delete_retired, sweep
+from slackwater.protocol.sinks import Attempt
 from slackwater.settings import Settings
 from slackwater.spark.capture import capture
 from slackwater.spark.hydrate import hydrate

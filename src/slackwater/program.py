@@ -23,24 +23,18 @@ from .formats.keys import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
 from .formats.positions import text_position
 from .formats.state import Savepoint
-from .ops.pipelines import join_url, refuse_pipeline
-from .ops.refs import create_label
+from .ops.savepoint import create_label
 from .protocol import recovery
-from .protocol.artifacts import Cut, CutFile, CutOperator, CutPartition, Held
-from .protocol.checkpoint import (
-    Attempt,
-    Checkpointer,
-    CommittingSink,
-    Report,
-    SinkFailed,
-    describe_output,
-    release_failed,
-)
+from .protocol.address import join_url, refuse_pipeline
+from .protocol.artifacts import Held
+from .protocol.checkpoint import Checkpointer, Report, release_failed
+from .protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from .protocol.fallback import recover, tell_fallback
 from .protocol.kinds import PROGRAM, check_kind, refuse_foreign
 from .protocol.log import Log
 from .protocol.recovery import Claimed
 from .protocol.retention import References, delete_old, sweep
+from .protocol.sinks import Attempt, CommittingSink, SinkFailed, describe_output
 from .settings import Settings
 from .store import Store, open_store
 

@@ -9,7 +9,7 @@ import pytest
 
 from slackwater.failpoints import VARIABLE
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label
+from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from tests.commands import answer, command, finish, refusal, slackwater
 from tests.pipelines import make_pipeline

@@ -11,7 +11,7 @@ from slackwater.cli.rollback import command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label
+from slackwater.ops.savepoint import create_label
 from tests.commands import answer, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 

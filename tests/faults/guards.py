@@ -33,6 +33,8 @@ from slackwater.protocol import artifacts, fallback, recovery, retention
 from slackwater.protocol import checkpoint as checkpointer
 from slackwater.protocol import keep as plans
 from slackwater.protocol import rollback as rewind
+from slackwater.protocol import sinks as sink_driving
+from slackwater.protocol import state as protocol_state
 from slackwater.protocol.log import Log
 from slackwater.sources.acknowledgement import Acknowledgements
 from tests.faults.scenarios import (
@@ -60,7 +62,7 @@ def trust_every_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def fenced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(states, "require_current", lambda state, generation: None)
+    patch.setattr(protocol_state, "require_current", lambda state, generation: None)
 
 
 def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
@@ -75,7 +77,9 @@ def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
 
 def the_head_is_not_driven_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "drive_sinks", lambda document, sinks: None)
-    patch.setattr(states, "_settle", lambda state, settled: msgspec.structs.replace(state, settled_epoch=state.epoch))
+    patch.setattr(
+        protocol_state, "_settle", lambda state, settled: msgspec.structs.replace(state, settled_epoch=state.epoch)
+    )
 
 
 def the_sweep_takes_what_came_after_the_claim(patch: pytest.MonkeyPatch) -> None:
@@ -96,14 +100,14 @@ def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
         "plan_retire",
         lambda state, *rest: plans.plan_retire(msgspec.structs.replace(state, labels=[]), *rest),
     )
-    real = states._retire
+    real = protocol_state._retire
 
     def retire(state: states.State, epochs: list[int]) -> states.State:
         labels = state.labels
         state = real(msgspec.structs.replace(state, labels=[]), epochs)
         return msgspec.structs.replace(state, labels=labels)
 
-    patch.setattr(states, "_retire", retire)
+    patch.setattr(protocol_state, "_retire", retire)
     trust_every_record(patch)
 
 
@@ -113,14 +117,14 @@ def forgetting_passes_over(patch: pytest.MonkeyPatch, allow: Callable[[State], S
         real = getattr(plans, name)
         patch.setattr(forget, name, lambda state, *rest, real=real: real(allow(state), *rest))
     patch.setattr(forget, "_refuse_to_lose", lambda state, entry: None)
-    retire = states._retire
+    retire = protocol_state._retire
 
     def retire_any(state: State, epochs: list[int]) -> State:
         after = retire(allow(state), epochs)
         live = [entry for entry in after.live if entry.checkpoint_id != STAND_IN]
         return msgspec.structs.replace(after, live=live, labels=state.labels)
 
-    patch.setattr(states, "_retire", retire_any)
+    patch.setattr(protocol_state, "_retire", retire_any)
     trust_every_record(patch)
 
 
@@ -149,7 +153,7 @@ def forgetting_deletes_before_its_record(patch: pytest.MonkeyPatch) -> None:
         state = log.read()
         assert state is not None
         leaving = [verdict.epoch for verdict in choose(state) if not verdict.keep]
-        after = states._retire(state, leaving)
+        after = protocol_state._retire(state, leaving)
         refs = retention.References(store, settings)
         retention.delete_doomed(store, retention.find_doomed(after, refs.of_live(after), refs))
         return real(store, log, settings, choose)
@@ -174,7 +178,7 @@ def a_lost_answer_counts_as_success(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_undo_is_skipped_by_the_next_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(checkpointer, "undo_sink", lambda sink, rolled_back, name, epoch: sink.keep(epoch))
+    patch.setattr(sink_driving, "undo_sink", lambda sink, rolled_back, name, epoch: sink.keep(epoch))
 
 
 def an_undo_does_not_move_the_epoch(patch: pytest.MonkeyPatch) -> None:
@@ -213,7 +217,7 @@ def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def without_guards_of_targets(patch: pytest.MonkeyPatch, find: Callable[[State, int], LiveCheckpoint]) -> None:
-    patch.setattr(states, "find_target", find)
+    patch.setattr(protocol_state, "find_target", find)
     patch.setattr(rewind, "find_target", find)
     patch.setattr(actors, "find_target", find)
     trust_every_record(patch)
@@ -230,7 +234,7 @@ def a_rollback_may_go_to_an_undone_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
-    real, seen = states.find_target, dict[str, LiveCheckpoint]()
+    real, seen = protocol_state.find_target, dict[str, LiveCheckpoint]()
 
     def find(state: State, epoch: int) -> LiveCheckpoint:
         seen.update({f"{state.uid} {entry.epoch}": entry for entry in state.live})
@@ -240,13 +244,13 @@ def a_rollback_may_go_to_a_retired_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
-    real = states._apply_rollback
+    real = protocol_state._apply_rollback
 
     def apply_rollback(state: State, change: changes.Rollback, append_id: str) -> State:
         after = real(msgspec.structs.replace(state, settled_epoch=state.epoch), change, append_id)
         return msgspec.structs.replace(after, settled_epoch=state.settled_epoch)
 
-    patch.setattr(states, "_apply_rollback", apply_rollback)
+    patch.setattr(protocol_state, "_apply_rollback", apply_rollback)
     trust_every_record(patch)
 
 
@@ -368,12 +372,12 @@ def a_repair_needs_the_objects_of_its_target(patch: pytest.MonkeyPatch) -> None:
 
 def an_epoch_counts_before_the_one_before_is_settled(patch: pytest.MonkeyPatch) -> None:
     """A sink that fails is taken for one that has committed."""
-    real = checkpointer.drive_sinks
+    real = sink_driving.drive_sinks
 
     def drive(document: Any, sinks: Any) -> changes.Settlement:
         try:
             return real(document, sinks)
-        except checkpointer.SinkFailed as failed:
+        except sink_driving.SinkFailed as failed:
             done = dict.fromkeys(failed.settlement.sinks, changes.SinkStatus(status="Committed"))
             return msgspec.structs.replace(failed.settlement, sinks=done)
 

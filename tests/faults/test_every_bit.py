@@ -16,14 +16,15 @@ from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
 from slackwater.formats.manifest import SourcePosition, references
 from slackwater.formats.state import LiveCheckpoint
 from slackwater.ops.pipelines import Pipeline
-from slackwater.ops.refs import create_label
+from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import Finding, verify
 from slackwater.protocol import recovery
 from slackwater.protocol import rollback as rewind
-from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
-from slackwater.protocol.checkpoint import Attempt, Checkpointer
+from slackwater.protocol.checkpoint import Checkpointer
+from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.fallback import recover
 from slackwater.protocol.log import Log
+from slackwater.protocol.sinks import Attempt
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from slackwater.store.checked import Checked

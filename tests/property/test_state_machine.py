@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from slackwater.errors import SlackwaterError
 from slackwater.formats import change as changes
 from slackwater.formats import record as records
-from slackwater.formats import state as states
 from slackwater.formats.change import (
     NOTHING_PACKED,
     Checkpoint,
@@ -25,6 +24,7 @@ from slackwater.formats.change import (
     Unlabel,
 )
 from slackwater.formats.state import State
+from slackwater.protocol import state as protocol_state
 from slackwater.protocol.keep import KeepRules, plan_forget, plan_retire
 
 EPOCHS = st.integers(0, 12)
@@ -70,7 +70,7 @@ class Log(RuleBasedStateMachine):
         before = self.state
         frozen = msgspec.json.encode(before)
         try:
-            after = states.apply(
+            after = protocol_state.apply(
                 before, change, number=self.number + 1, append_id=f"{self.number + 1:032x}", at_ms=at_ms
             )
         except SlackwaterError as error:

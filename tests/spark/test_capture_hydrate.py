@@ -21,7 +21,8 @@ from demo.oracle import compare, expected_totals
 from slackwater.errors import Corrupt, InvalidInput, SlackwaterError, Unsupported
 from slackwater.formats import manifest as manifests
 from slackwater.formats.manifest import Manifest
-from slackwater.protocol.artifacts import Cut, CutPartition, Holdings, put_artifacts
+from slackwater.protocol.artifacts import Holdings, put_artifacts
+from slackwater.protocol.cut import Cut, CutPartition
 from slackwater.settings import Settings
 from slackwater.spark.capture import _Look, capture
 from slackwater.spark.checkpoint_files import Ancestor, decode_operator

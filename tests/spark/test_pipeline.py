@@ -21,10 +21,10 @@ from demo.judge import read_sinks
 from demo.oracle import compare, expected_totals
 from demo.payments_stream import totals
 from slackwater.clock import SystemClock
-from slackwater.ops.refs import create_label
-from slackwater.protocol.checkpoint import SinkFailed
+from slackwater.ops.savepoint import create_label
 from slackwater.protocol.log import Log
 from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.sinks import SinkFailed
 from slackwater.settings import Settings
 from slackwater.spark.session import REQUIRED, check_session
 from slackwater.store import open_store

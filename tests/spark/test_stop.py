@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import slackwater as sw
-from slackwater.ops.refs import create_label
+from slackwater.ops.savepoint import create_label
 from slackwater.streaming.query import PipelineQuery
 from tests.spark.trickle import Failing, Trickle
 

@@ -13,18 +13,10 @@ from slackwater.errors import Corrupt, SlackwaterError, Unavailable
 from slackwater.formats import manifest as manifests
 from slackwater.formats.keys import artifact_key, batch_key, parse_key
 from slackwater.formats.manifest import Manifest, Object
+from slackwater.parallel import in_parallel
 from slackwater.protocol import artifacts
-from slackwater.protocol.artifacts import (
-    Cut,
-    CutFile,
-    CutOperator,
-    CutPartition,
-    Holdings,
-    Stored,
-    get_artifacts,
-    in_parallel,
-    put_artifacts,
-)
+from slackwater.protocol.artifacts import Holdings, Stored, get_artifacts, put_artifacts
+from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.placement import plan_placement
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store

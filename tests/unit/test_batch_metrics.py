@@ -12,7 +12,8 @@ from slackwater.formats import batch
 from slackwater.formats import record as records
 from slackwater.formats.change import NOTHING_PACKED, Checkpoint, Packed, Release, Settlement
 from slackwater.formats.keys import record_key
-from slackwater.protocol.artifacts import Cut, CutFile, CutOperator, CutPartition, put_artifacts
+from slackwater.protocol.artifacts import put_artifacts
+from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.golden.samples import IDS, golden_records, seal

@@ -17,7 +17,7 @@ from slackwater.formats.keys import LATEST, manifest_key, record_key
 from slackwater.formats.state import Savepoint, State
 from slackwater.ops import forget
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label, delete_label
+from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
 from slackwater.protocol import fallback, recovery
 from slackwater.protocol import keep as plans

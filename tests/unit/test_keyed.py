@@ -27,7 +27,8 @@ from slackwater.keyed.capture import capture_keyed, check_keyed, folder_of, read
 from slackwater.keyed.format import Description, decode, encode
 from slackwater.keyed.state import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
 from slackwater.keyed.vnodes import VNODE_COUNT, vnode_of
-from slackwater.protocol.artifacts import Cut, get_artifacts, put_artifacts
+from slackwater.protocol.artifacts import get_artifacts, put_artifacts
+from slackwater.protocol.cut import Cut
 from slackwater.rocks import database as rocks
 from slackwater.settings import Settings
 from slackwater.store import open_store

@@ -15,8 +15,8 @@ from slackwater.errors import Conflict, Corrupt
 from slackwater.formats.keys import LATEST, manifest_key
 from slackwater.ops.forget import by_rules, forget, plan
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label
 from slackwater.ops.rollback import rollback
+from slackwater.ops.savepoint import create_label
 from slackwater.protocol import recovery
 from slackwater.protocol.keep import KeepRules
 from slackwater.protocol.log import Log

@@ -10,9 +10,10 @@ import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats import record as records
-from slackwater.formats import state as states
 from slackwater.formats.change import Change, Claim, Deleted, Label, Release, Retire, SinkStatus, Unlabel
-from slackwater.formats.state import State, apply
+from slackwater.formats.state import MAX_LABELS, MAX_LIVE, RetiredCheckpoint, Savepoint, State
+from slackwater.protocol import state as states
+from slackwater.protocol.state import apply
 from tests.golden.samples import (
     APPENDS,
     FIRST,
@@ -38,7 +39,7 @@ TWO = state(
     settled_epoch=2,
     at_ms=2000,
     live=[entry(1), entry(2)],
-    labels=[states.Savepoint(label="kept", epoch=1, created_at_ms=1500, append_id=APPENDS[6])],
+    labels=[Savepoint(label="kept", epoch=1, created_at_ms=1500, append_id=APPENDS[6])],
 )
 
 
@@ -77,7 +78,7 @@ def test_a_checkpoint_becomes_the_head_and_settles_the_one_before():
 
 
 def test_a_checkpoint_retires_and_forgets_in_the_same_record():
-    gone = states.RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
+    gone = RetiredCheckpoint(epoch=1, checkpoint_id=IDS[1], manifest_sha256=f"{1:064x}")
     before = msgspec.structs.replace(TWO, labels=[])
     after = step(before, checkpoint(3, settled=None, retire=[1]))
     assert [e.epoch for e in after.live] == [2, 3] and after.retired == [gone]
@@ -248,7 +249,7 @@ def test_apply_changes_nothing_in_the_state_that_it_is_given():
     assert msgspec.json.encode(TWO) == before
 
 
-@pytest.mark.parametrize("field", states.State.__struct_fields__)
+@pytest.mark.parametrize("field", State.__struct_fields__)
 def test_A5_every_field_of_a_state_is_required(field):
     body = msgspec.to_builtins(golden_records()["claim"])
     del body["state"][field]
@@ -294,11 +295,9 @@ def test_what_could_not_be_read_again_is_never_written(change):
 
 
 def test_a_state_as_large_as_it_may_be_fits_a_record():
-    live = [entry(1, epoch=n + 2**52, rollback_to=2**52) for n in range(states.MAX_LIVE)]
-    labels = [
-        states.Savepoint(label="ü" * 200, epoch=2**52, created_at_ms=2**52, append_id=APPENDS[0])
-    ] * states.MAX_LABELS
-    retired = [states.RetiredCheckpoint(epoch=2**52, checkpoint_id=IDS[0], manifest_sha256="0" * 64)] * 1_000
+    live = [entry(1, epoch=n + 2**52, rollback_to=2**52) for n in range(MAX_LIVE)]
+    labels = [Savepoint(label="ü" * 200, epoch=2**52, created_at_ms=2**52, append_id=APPENDS[0])] * MAX_LABELS
+    retired = [RetiredCheckpoint(epoch=2**52, checkpoint_id=IDS[0], manifest_sha256="0" * 64)] * 1_000
     record = msgspec.structs.replace(golden_records()["claim"], state=state(live=live, labels=labels, retired=retired))
     assert len(records.encode(record)) <= records.MAX_RECORD_BYTES
 
@@ -309,10 +308,8 @@ WRONG: dict[str, dict[str, Any]] = {
     "twice": {"live": [*THREE, entry(3)]},
     "newest epoch not live": {"live": THREE[:2]},
     "an id for two epochs": {"live": [entry(1), entry(2), entry(3, checkpoint_id=IDS[2])]},
-    "live and retired": {
-        "retired": [states.RetiredCheckpoint(epoch=3, checkpoint_id=IDS[4], manifest_sha256=f"{3:064x}")]
-    },
-    "label": {"labels": [states.Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=APPENDS[6])]},
+    "live and retired": {"retired": [RetiredCheckpoint(epoch=3, checkpoint_id=IDS[4], manifest_sha256=f"{3:064x}")]},
+    "label": {"labels": [Savepoint(label="lost", epoch=77, created_at_ms=0, append_id=APPENDS[6])]},
     "settled": {"settled_epoch": 4},
     "generation": {"generation": 6},
     "checkpoint after an open one": {"settled_epoch": 1},

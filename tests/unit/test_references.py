@@ -8,10 +8,11 @@ import pytest
 
 from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
-from slackwater.formats import state as states
 from slackwater.formats.change import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement
 from slackwater.formats.state import State
-from slackwater.ops.refs import check_label, create_label, delete_label, find_label, resolve
+from slackwater.ops.refs import check_label, find_label, resolve
+from slackwater.ops.savepoint import create_label, delete_label
+from slackwater.protocol import state as protocol_state
 from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
@@ -57,7 +58,7 @@ def state() -> State:
     state: State | None = None
     for number, change in enumerate(changes(), 1):
         at_ms = TEN_OCLOCK_MS + 60_000 * (number - 2) + (250 if number == 5 else 0)
-        state = states.apply(state, change, number=number, append_id=f"{number:032x}", at_ms=at_ms)
+        state = protocol_state.apply(state, change, number=number, append_id=f"{number:032x}", at_ms=at_ms)
     assert state is not None
     return state
 
@@ -128,7 +129,7 @@ def test_what_names_no_single_checkpoint_is_refused_with_a_reason(state, ref, ki
 
 
 def test_a_pipeline_without_checkpoints_has_no_latest():
-    fresh = states.apply(None, changes()[0], number=1, append_id="1" * 32, at_ms=0)
+    fresh = protocol_state.apply(None, changes()[0], number=1, append_id="1" * 32, at_ms=0)
     with pytest.raises(NotFound, match=r"checkpoint\.none"):
         resolve(fresh, "latest")
 

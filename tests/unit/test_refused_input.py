@@ -13,7 +13,7 @@ import pytest
 
 import slackwater as sw
 from slackwater.ops import pipelines
-from slackwater.ops.pipelines import join_url
+from slackwater.protocol.address import join_url
 from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import open_store

@@ -22,15 +22,16 @@ from slackwater.formats.change import Repair
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.state import State
 from slackwater.ops.pipelines import open_pipeline, pipelines
-from slackwater.ops.refs import create_label, delete_label
 from slackwater.ops.repair import plan_repair, repair
 from slackwater.ops.repair_core import RepairPlan
 from slackwater.ops.rollback import rollback
+from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
 from slackwater.protocol import retention
-from slackwater.protocol.checkpoint import SinkFailed
+from slackwater.protocol import state as protocol_state
 from slackwater.protocol.log import Log
 from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.sinks import SinkFailed
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.store.checked import Checked
@@ -703,7 +704,7 @@ def change(state: State, **fields: Any) -> Repair:
 
 
 def apply(state: State, repair: Repair) -> State:
-    return states.apply(state, repair, number=99, append_id="e" * 32, at_ms=0)
+    return protocol_state.apply(state, repair, number=99, append_id="e" * 32, at_ms=0)
 
 
 def test_a_repair_is_a_claim_a_rollback_and_a_release(tmp_path: Path) -> None:

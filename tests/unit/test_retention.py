@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Conflict, Unavailable
-from slackwater.formats import state as states
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.state import LiveCheckpoint, RetiredCheckpoint, State
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label, delete_label
 from slackwater.ops.rollback import rollback
+from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
 from slackwater.protocol import keep as plans
+from slackwater.protocol import state as states
 from slackwater.store import Store
 from tests.pipelines import Driver
 

@@ -18,13 +18,13 @@ from slackwater.formats.change import Checkpoint, Release, Settlement
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, references
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label
 from slackwater.ops.rollback import plan_rollback, rollback
+from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
-from slackwater.protocol.checkpoint import SinkFailed
 from slackwater.protocol.kinds import refuse_foreign
 from slackwater.protocol.log import Log
 from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.sinks import SinkFailed
 from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store

@@ -23,9 +23,9 @@ from slackwater.formats.keys import CHECKPOINTS, ManifestKey, manifest_key, pars
 from slackwater.formats.manifest import Manifest, references
 from slackwater.formats.query import differences
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.ops.refs import create_label
+from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
-from slackwater.protocol.artifacts import in_parallel
+from slackwater.parallel import in_parallel
 from slackwater.protocol.keep import plan_retire
 from slackwater.protocol.recovery import load_manifest
 from slackwater.protocol.retention import delete_retired

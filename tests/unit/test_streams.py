@@ -15,15 +15,8 @@ from slackwater.errors import Corrupt, SlackwaterError, Unavailable
 from slackwater.formats.batch import MAX_ENTRY_BYTES
 from slackwater.formats.manifest import File, Object
 from slackwater.protocol import artifacts
-from slackwater.protocol.artifacts import (
-    Cut,
-    CutFile,
-    CutOperator,
-    CutPartition,
-    check_object,
-    get_artifacts,
-    put_artifacts,
-)
+from slackwater.protocol.artifacts import check_object, get_artifacts, put_artifacts
+from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.settings import MIB, Settings
 from slackwater.sinks.target import Target, _File
 from slackwater.store import Store, Stream, open_store

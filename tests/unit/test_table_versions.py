@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import slackwater as sw
 from slackwater.errors import Conflict, InvalidInput
 from slackwater.keyed.state import KeyedState
-from slackwater.protocol.artifacts import Cut
+from slackwater.protocol.cut import Cut
 from slackwater.spark.working_directory import WorkingDirectory
 from slackwater.tables.table import Table
 from slackwater.tables.versions import Tables

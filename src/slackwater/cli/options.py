@@ -13,7 +13,7 @@ from .text import format_time, note
 if TYPE_CHECKING:
     from ..formats.state import LiveCheckpoint
     from ..ops.pipelines import Pipeline
-    from ..ops.refs import LeftOut
+    from ..protocol.state import LeftOut
     from ..settings import Settings
 
 VARIABLE = "SLACKWATER_PIPELINE"

@@ -35,7 +35,7 @@ def command(store: str, as_json: bool, timeout_s: float) -> int:
       slackwater probe s3://bucket/slackwater
       slackwater probe ./store --json
     """
-    from ..ops.pipelines import refuse_pipeline  # noqa: PLC0415
+    from ..protocol.address import refuse_pipeline  # noqa: PLC0415
     from ..store.opening import open_unproven  # noqa: PLC0415
     from ..store.probe import name_folder, probe  # noqa: PLC0415
 

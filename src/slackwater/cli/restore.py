@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..formats.manifest import Manifest
     from ..formats.state import LiveCheckpoint
     from ..ops.pipelines import Pipeline
-    from ..ops.refs import LeftOut
+    from ..protocol.state import LeftOut
 
 # Beside a driver that retires checkpoints faster than they can be read, only a savepoint can be had.
 _MAX_TRIES = 10

@@ -51,7 +51,8 @@ def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) ->
       slackwater savepoint create s3://bucket/slackwater/orders before-upgrade
       slackwater savepoint create s3://bucket/slackwater/orders monday --at @2026-11-16T00:00Z
     """
-    from ..ops.refs import create_label, passed_over  # noqa: PLC0415
+    from ..ops.refs import passed_over  # noqa: PLC0415
+    from ..ops.savepoint import create_label  # noqa: PLC0415
 
     url, label = names
     pipeline = open_pipeline(url, timeout_s)
@@ -111,7 +112,7 @@ def delete(names: tuple[str, str], dry_run: bool, as_json: bool, timeout_s: floa
       slackwater savepoint delete s3://bucket/slackwater/orders before-upgrade --dry-run
       slackwater savepoint delete s3://bucket/slackwater/orders before-upgrade
     """
-    from ..ops.refs import delete_label, get_label  # noqa: PLC0415
+    from ..ops.savepoint import delete_label, get_label  # noqa: PLC0415
 
     url, label = names
     pipeline = open_pipeline(url, timeout_s)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import Corrupt
 from ..formats.keys import format_name
-from ..protocol.artifacts import CutFile, CutOperator, CutPartition
+from ..protocol.cut import CutFile, CutOperator, CutPartition
 from .format import DESCRIPTION_FILE, FOLDER, Snapshot, decode
 from .state import KeyedState
 

@@ -25,14 +25,18 @@ from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
 from ..formats.state import LiveCheckpoint, Savepoint, State
 from ..ops.forget import by_ref, by_rules, forget
-from ..ops.pipelines import Problem, pipeline_name
-from ..ops.refs import create_label, resolve
-from ..protocol.artifacts import Cut, CutFile, CutOperator, Held
-from ..protocol.checkpoint import Attempt, Checkpointer
+from ..ops.pipelines import Problem
+from ..ops.refs import resolve
+from ..ops.savepoint import create_label
+from ..protocol.address import pipeline_name
+from ..protocol.artifacts import Held
+from ..protocol.checkpoint import Checkpointer
+from ..protocol.cut import Cut, CutFile, CutOperator
 from ..protocol.keep import KeepRules
 from ..protocol.log import Log
 from ..protocol.recovery import DAMAGE, Claimed, load_manifest
 from ..protocol.retention import References, delete_old, sweep
+from ..protocol.sinks import Attempt
 from ..rocks.database import Change
 from ..settings import Settings
 from ..store import Store, local_folder

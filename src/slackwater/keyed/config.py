@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ..errors import InvalidInput
-from ..ops.pipelines import pipeline_name
+from ..protocol.address import pipeline_name
 from ..settings import MIB
 from ..store import local_folder
 

@@ -19,8 +19,8 @@ from ..extras import needed_for
 from ..formats.change import Claim
 from ..formats.manifest import Manifest, references
 from ..formats.state import State
-from ..ops.pipelines import pipeline_name, refuse_inside_pipeline
 from ..protocol import recovery
+from ..protocol.address import pipeline_name, refuse_inside_pipeline
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import release_failed
 from ..protocol.fallback import recover, tell_fallback

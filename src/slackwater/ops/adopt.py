@@ -11,12 +11,12 @@ from ..errors import Conflict, InvalidInput, NotFound
 from ..formats.keys import format_name
 from ..formats.state import LiveCheckpoint
 from ..protocol import recovery
+from ..protocol.address import join_url, refuse_pipeline
 from ..protocol.checkpoint import make_first
 from ..protocol.log import Log
 from ..settings import Settings
 from ..spark.capture import capture
 from ..store import local_folder, open_store
-from .pipelines import join_url, refuse_pipeline
 
 
 def adopt(

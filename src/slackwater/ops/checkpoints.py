@@ -11,11 +11,11 @@ from ..formats.keys import checkpoint_folder
 from ..formats.manifest import Manifest, Origin, SourcePosition, all_files
 from ..formats.query import Query
 from ..formats.state import LiveCheckpoint, State
-from ..protocol.artifacts import in_parallel
+from ..parallel import in_parallel
 from ..protocol.recovery import DAMAGE, load_manifest
+from ..protocol.state import labels_of
 from ..settings import Settings
 from .pipelines import Pipeline, Problem
-from .refs import labels_of
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,6 @@ import msgspec
 
 from ..errors import Conflict, InvalidInput, NotFound
 from ..failpoints import reach
-from ..formats import state as states
 from ..formats.change import Deleted, Retire
 from ..formats.keys import CHECKPOINTS
 from ..formats.state import LiveCheckpoint, State
@@ -24,9 +23,11 @@ from ..protocol.keep import KeepRules, Verdict, plan_forget, plan_forget_one, pl
 from ..protocol.latest import refuse_lost_records
 from ..protocol.log import Log
 from ..protocol.retention import Doomed, References, delete_doomed, find_doomed, find_needed
+from ..protocol.state import apply
 from ..settings import Settings
 from ..store import Store
-from .refs import get_label, resolve
+from .refs import resolve
+from .savepoint import get_label
 
 # Chosen anew on each state: a label or a checkpoint may have come in between.
 Choose = Callable[[State], list[Verdict]]
@@ -103,7 +104,7 @@ def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetti
     state = _read(store, log)
     verdicts = choose(state)
     forgotten = [verdict.epoch for verdict in verdicts if not verdict.keep]
-    after = states.apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
+    after = apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
     references = References(store, settings)
     doomed = find_doomed(after, references.of_live(after), references)
     return Forgetting(

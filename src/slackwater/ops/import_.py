@@ -19,12 +19,12 @@ from ..laminar.content import Content, Piece, partition_path
 from ..laminar.folder import Folder, SeedCheckpoint, load_content, open_folder, read_sidecar, resolve
 from ..laminar.verification import fetch
 from ..protocol import recovery
-from ..protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
+from ..protocol.address import pipeline_name, refuse_inside_pipeline
 from ..protocol.checkpoint import make_first, release
+from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from ..protocol.log import Log
 from ..settings import Settings
 from ..store import Store, open_store
-from .pipelines import pipeline_name, refuse_inside_pipeline
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):

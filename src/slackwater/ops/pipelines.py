@@ -6,16 +6,16 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from difflib import get_close_matches
-from urllib.parse import quote, unquote
 
 import msgspec
 
 from ..clock import SystemClock
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
-from ..formats.keys import CHECKPOINTS, parse_name
+from ..errors import InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..formats.keys import CHECKPOINTS
 from ..formats.state import State
-from ..protocol.artifacts import in_parallel
-from ..protocol.log import Log, list_records
+from ..parallel import in_parallel
+from ..protocol.address import folder_name, join_url, refuse_pipeline_at, split_url
+from ..protocol.log import Log
 from ..protocol.recovery import DAMAGE, refuse_missing_log
 from ..settings import Settings
 from ..store import Store, local_folder, open_store
@@ -66,10 +66,10 @@ def open_pipeline(
             f"there is no pipeline at {url}" + (", but there are pipelines below it" if inside else ""),
             code="pipeline.not_found",
             hint=(f"did you mean {' or '.join(near)}? " if near else "")
-            + f"slackwater pipelines {url if inside else _split(url)[0] or 'STORE'}",
+            + f"slackwater pipelines {url if inside else split_url(url)[0] or 'STORE'}",
             near=near,
         )
-    return Pipeline(name=_name(_split(url)[1]), url=url, store=store, log=log, state=state)
+    return Pipeline(name=folder_name(split_url(url)[1]), url=url, store=store, log=log, state=state)
 
 
 def _read(store: Store, log: Log) -> State | None:
@@ -102,33 +102,9 @@ def _look_for(store_url: str, settings: Settings, options: Mapping[str, str]) ->
     return [summary for summary in found if summary is not None]
 
 
-def refuse_pipeline(url: str, settings: Settings, options: Mapping[str, str] | None = None) -> None:
-    """Refuse a pipeline's own URL where its store's belongs: a new pipeline would lie inside the other."""
-    try:
-        _refuse_pipeline(open_store(url, settings, **(options or {})), url)
-    except Unavailable as error:
-        if error.code != "store.denied":  # Whoever may look at this pipeline alone can still have it.
-            raise
-
-
-def refuse_inside_pipeline(url: str, settings: Settings, options: Mapping[str, str] | None = None) -> None:
-    """Refuse the URL of a pipeline that is to be made where another one is its store."""
-    if store_url := _split(url)[0]:
-        refuse_pipeline(store_url, settings, options)
-
-
-def _refuse_pipeline(store: Store, url: str) -> None:
-    if list_records(store):
-        raise InvalidInput(
-            f"{url} is a pipeline, not a store of pipelines",
-            code="store.is_pipeline",
-            hint=f"slackwater list {url}; its store is {_split(url)[0] or 'one level up'}",
-        )
-
-
 def _refuse_other(store: Store, url: str) -> None:
     """Refuse a URL at which no store can be: a folder that is not there, a pipeline."""
-    _refuse_pipeline(store, url)
+    refuse_pipeline_at(store, url)
     folder = local_folder(store.url)
     if folder is not None and not os.path.isdir(folder):
         raise NotFound(
@@ -139,7 +115,7 @@ def _refuse_other(store: Store, url: str) -> None:
 
 
 def _summarise(url: str, component: str, settings: Settings, options: Mapping[str, str]) -> PipelineSummary | None:
-    name = _name(component)
+    name = folder_name(component)
     try:
         store = open_store(url, settings, **options)
         state = _read(store, Log(store, SystemClock(), settings))
@@ -160,52 +136,15 @@ def _summarise(url: str, component: str, settings: Settings, options: Mapping[st
     )
 
 
-def join_url(store_url: str, component: str) -> str:
-    """Join a store's URL and a folder's stored name, which a ``file:`` URL holds encoded once more."""
-    if not store_url.strip():  # with a name behind it, it would be the root of the disk
-        raise InvalidInput(
-            "the store is empty", code="store.bad_url", hint="write a path or a URL; the folder of this process is ."
-        )
-    return f"{store_url.rstrip('/')}/{quote(component, safe='') if store_url.startswith('file:') else component}"
-
-
-def _split(url: str) -> tuple[str, str]:
-    """Split a pipeline's URL into its store's URL (empty when there is none) and the folder's name."""
-    store, slash, component = url.rstrip("/").rpartition("/")
-    if not slash:
-        return ("" if ":" in url else "."), component
-    if store.endswith(":/"):  # a bucket alone
-        return "", component
-    return store or "/", unquote(component) if url.startswith("file:") else component
-
-
-def pipeline_name(url: str) -> str:
-    """Read the name of a pipeline that is to be made off its URL."""
-    component = _split(url)[1]
-    try:
-        return parse_name(component)
-    except Corrupt:
-        raise InvalidInput(
-            f"the last component of {url} is not how Slackwater writes a pipeline's name",
-            code="name.not_encoded",
-            hint="percent-encode what is not a letter, digit, - . or _, as in s3://bucket/slackwater/my%20orders",
-        ) from None
-
-
-def _name(component: str) -> str:
-    try:
-        return parse_name(component)
-    except Corrupt:
-        return component
-
-
 def _near(url: str, settings: Settings, options: Mapping[str, str] | None) -> tuple[bool, list[str]]:
     """Find pipelines that may be meant: right below the URL, or beside it with a similar name."""
-    store_url, component = _split(url)
+    store_url, component = split_url(url)
     with suppress(SlackwaterError):
         if below := _look_for(url, settings, options or {}):
             return True, [summary.url for summary in below[:3]]
         if store_url:
-            beside = {_split(summary.url)[1]: summary.url for summary in _look_for(store_url, settings, options or {})}
+            beside = {
+                split_url(summary.url)[1]: summary.url for summary in _look_for(store_url, settings, options or {})
+            }
             return False, [beside[name] for name in get_close_matches(component, beside, n=3)]
     return False, []

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
-import msgspec
-
 from ..errors import InvalidInput, NotFound
-from ..formats.change import Label, Unlabel
 from ..formats.state import LiveCheckpoint, Savepoint, State
-from ..protocol.log import Log
+from ..protocol.state import UNDONE, LeftOut
 
 LATEST_REF = "latest"
 NEWEST_VERIFIED = "newest-verified"
-UNDONE = "undone by a rollback"
 MAX_LABEL = 100
 _MIN_PREFIX = 4
 _MAX_CANDIDATES = 10
 _EPOCH = re.compile(r"[0-9]{1,16}")
 _ID_PREFIX = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _BEGINNING = datetime.fromtimestamp(0, UTC)
-
-
-class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that is passed over, or retired, and why."""
-
-    epoch: int
-    reason: str
 
 
 def resolve(state: State, ref: str) -> LiveCheckpoint:
@@ -152,52 +140,3 @@ def check_label(label: str) -> str:
 
 def find_label(state: State, label: str) -> Savepoint | None:
     return next((savepoint for savepoint in state.labels if savepoint.label == label), None)
-
-
-def labels_of(state: State, epochs: Collection[int]) -> list[str]:
-    return [savepoint.label for savepoint in state.labels if savepoint.epoch in epochs]
-
-
-def get_label(state: State | None, label: str) -> Savepoint:
-    """Find a savepoint that must be there."""
-    savepoint = find_label(state, label) if state else None
-    if savepoint is None:
-        raise NotFound(
-            f"there is no savepoint {label[:MAX_LABEL]!r}", code="label.not_found", hint="slackwater savepoint list URL"
-        )
-    return savepoint
-
-
-def create_label(log: Log, label: str, ref: str = LATEST_REF) -> Savepoint:
-    """Give the checkpoint that ``ref`` names a label, so that retention keeps it."""
-    check_label(label)
-
-    def decide(state: State | None) -> Label:
-        if state is None:
-            raise NotFound(
-                "the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE"
-            )
-        return Label(label=label, epoch=resolve(state, ref).epoch)
-
-    savepoint = find_label(log.append(decide), label)
-    if savepoint is None:
-        raise AssertionError("the state that has the append has the label")
-    return savepoint
-
-
-def delete_label(log: Log, label: str) -> Savepoint:
-    """Take a label away; its checkpoint stays until retention drops it."""
-    found: Savepoint | None = None
-
-    def decide(state: State | None) -> Unlabel | None:
-        nonlocal found
-        here = find_label(state, label) if state else None
-        if found is not None and (here is None or here.append_id != found.append_id):
-            return None  # An earlier try has counted, though its answer was lost.
-        found = get_label(state, label)
-        return Unlabel(label=label)
-
-    log.append(decide)
-    if found is None:
-        raise AssertionError("an append returns only after a decision")
-    return found

@@ -32,8 +32,8 @@ from ..formats.keys import (
 from ..formats.manifest import Manifest, Object, RolledBack, SinkOutput, references
 from ..formats.record import Record
 from ..formats.state import MAX_LIVE, LiveCheckpoint, State
-from ..protocol.artifacts import get_parts, in_parallel
-from ..protocol.checkpoint import CommittingSink
+from ..parallel import in_parallel
+from ..protocol.artifacts import get_parts
 from ..protocol.log import Log
 from ..protocol.log_damage import Lost
 from ..protocol.recovery import DAMAGE, load_if_sound, restore, verify_restorable
@@ -41,16 +41,16 @@ from ..protocol.rollback import (
     OpenSink,
     Plan,
     check_keep,
-    epochs_after,
     keep_acknowledged,
     manifests_after,
     plan_sink,
     plan_sources,
     sinks_since,
 )
+from ..protocol.sinks import CommittingSink
+from ..protocol.state import LeftOut, epochs_after, labels_of
 from ..settings import Settings
 from ..store import Store, Stream
-from .refs import LeftOut, labels_of
 
 
 class RepairPlan(Plan, frozen=True, kw_only=True):

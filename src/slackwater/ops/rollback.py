@@ -11,15 +11,16 @@ from ..clock import SystemClock, this_process
 from ..errors import Conflict, Corrupt, SlackwaterError
 from ..failpoints import reach
 from ..formats.manifest import SinkOutput
-from ..formats.state import LiveCheckpoint, State, find_target
+from ..formats.state import LiveCheckpoint, State
 from ..protocol import recovery
 from ..protocol import rollback as rewind
 from ..protocol.checkpoint import release
 from ..protocol.rollback import Plan, RollbackPlan
+from ..protocol.state import LeftOut, find_target
 from ..settings import Settings
 from ..sinks.registry import Sink, open_sink
 from .pipelines import Pipeline, open_pipeline
-from .refs import NEWEST_VERIFIED, LeftOut, passed_over, resolve
+from .refs import NEWEST_VERIFIED, passed_over, resolve
 
 
 def plan_rollback(

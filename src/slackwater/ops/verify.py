@@ -14,7 +14,8 @@ from ..formats.change import Repair
 from ..formats.keys import CHECKPOINTS, LATEST, manifest_key, record_key
 from ..formats.manifest import File, Manifest, Object, all_files, decode_inline
 from ..formats.state import LiveCheckpoint, State
-from ..protocol.artifacts import check_object, in_parallel, read_batch
+from ..parallel import in_parallel
+from ..protocol.artifacts import check_object, read_batch
 from ..protocol.latest import epoch_ahead, read_pointer
 from ..protocol.log import list_records
 from ..protocol.recovery import DAMAGE, load_manifest

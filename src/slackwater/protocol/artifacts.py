@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -22,14 +20,14 @@ from ..formats.manifest import (
     Manifest,
     Object,
     Operator,
-    Origin,
     Partition,
-    SourcePosition,
     all_files,
     decode_inline,
 )
+from ..parallel import in_parallel
 from ..settings import MIB, Settings
 from ..store import Buffer, Store, Stream
+from .cut import Cut, CutFile
 from .placement import NewFile, plan_placement
 
 # What one file on its way out holds in memory, and one on its way in. Out: hashed and written while a cache has it.
@@ -38,54 +36,6 @@ _OUT_BYTES = 1 * MIB
 _IN_BYTES = 8 * MIB
 # Large files beside the state are kept as partitions of this; no operator of Spark's has such a name.
 _BESIDE = "files"
-
-
-class CutFile(msgspec.Struct, frozen=True):
-    """One file of a cut: its path in the working directory, and its bytes or where they are now."""
-
-    path: str
-    source: Path | bytes
-    size_bytes: int
-
-
-class CutPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """One partition's state: a snapshot's files, then the deltas after it. ``path`` is the folder that holds them."""
-
-    partition: int
-    path: str
-    version: int
-    unique_id: str
-    snapshot: list[CutFile]
-    deltas: list[CutFile]
-
-    @property
-    def files(self) -> list[CutFile]:
-        return [*self.snapshot, *self.deltas]
-
-
-class CutOperator(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    operator_id: int
-    operator_name: str
-    store: str
-    partitions: list[CutPartition]
-
-
-class Cut(msgspec.Struct, frozen=True, kw_only=True):
-    """One consistent point of a stream. State files never change under their names; ``files`` may."""
-
-    micro_batch: int
-    watermark_ms: int
-    sources: dict[str, SourcePosition]
-    operators: list[CutOperator]
-    files: list[CutFile]
-    # What only a checkpoint that is copied in has; Spark says nothing of it.
-    origin: Origin | None = None
-    source_watermarks: dict[str, str] = {}
-    table_offsets: dict[str, SourcePosition] = {}
-    table_store_path: str | None = None
-    sink_epochs: dict[str, int] = {}
-    vnode_count: int | None = None
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -403,23 +353,3 @@ def damaged(key: str) -> Corrupt:
         hint="slackwater verify URL --read-data names every damaged object and each checkpoint that needs it",
         key=key,
     )
-
-
-T = TypeVar("T")
-
-
-def in_parallel(jobs: Iterable[Callable[[], T]], concurrency: int) -> list[T]:
-    """Run the jobs, a bounded number at once, and return every result; the first error ends it.
-
-    With a concurrency of 1 they run here, one by one, which keeps a simulation deterministic.
-    """
-    jobs = list(jobs)
-    if concurrency == 1 or len(jobs) <= 1:
-        return [job() for job in jobs]
-    with ThreadPoolExecutor(min(concurrency, len(jobs)), thread_name_prefix="slackwater-io") as pool:
-        futures = [pool.submit(job) for job in jobs]
-        try:
-            return [future.result() for future in futures]
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise

@@ -14,12 +14,13 @@ from ..clock import Clock
 from ..errors import Conflict, Corrupt, NotFound
 from ..formats.keys import manifest_key
 from ..formats.manifest import Manifest
-from ..formats.state import LiveCheckpoint, State, require_current
+from ..formats.state import LiveCheckpoint, State
 from ..store import Store
-from .checkpoint import CommittingSink
 from .log import Log
 from .recovery import Head, load_if_sound, load_manifest, newest_verified, redrive, twice
-from .rollback import epochs_after, roll_back, targets
+from .rollback import roll_back, targets
+from .sinks import CommittingSink
+from .state import epochs_after, require_current
 
 logger = logging.getLogger("slackwater")
 

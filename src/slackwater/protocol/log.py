@@ -13,7 +13,6 @@ from ..clock import Clock
 from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats import record as records
-from ..formats import state as states
 from ..formats.change import Change, Repair
 from ..formats.keys import LOG, parse_record_name, record_key, record_name
 from ..formats.record import Record
@@ -21,6 +20,7 @@ from ..formats.state import LiveCheckpoint, State
 from ..settings import Settings
 from ..store import KeepsUnfinished, Store, finished_key
 from .log_damage import Lost, explain, look_back, read_record
+from .state import apply, require_current
 
 # Chosen anew on every try: what to append on this state, or None when there is nothing left to do.
 Decide = Callable[[State | None], Change | None]
@@ -98,7 +98,7 @@ class Log:
                     self.read()
                 state = self.state
                 if state is not None and generation is not None:
-                    states.require_current(state, generation)
+                    require_current(state, generation)
                 if state is not None and state.has(append_id):
                     return state
                 change = decide(state)
@@ -177,7 +177,7 @@ class Log:
             yield
         except (NotFound, Corrupt):
             if (state := self.read()) is not None:
-                states.require_current(state, generation)
+                require_current(state, generation)
             raise
 
     @contextmanager
@@ -218,7 +218,7 @@ class Log:
             append_id=append_id,
             previous_sha256=before_sha256,
             change=change,
-            state=states.apply(state, change, number=number, append_id=append_id, at_ms=at_ms),
+            state=apply(state, change, number=number, append_id=append_id, at_ms=at_ms),
         )
         data = records.encode(record)
         if len(data) > records.MAX_RECORD_BYTES:

@@ -22,13 +22,13 @@ from ..formats.change import Claim, Settlement
 from ..formats.keys import CHECKPOINTS, LATEST, manifest_key
 from ..formats.manifest import Manifest
 from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
-from ..ops.refs import UNDONE, LeftOut
 from ..settings import Settings
 from ..store import KeepsUnfinished, Store
 from .artifacts import Holdings, Write, get_artifacts
-from .checkpoint import CommittingSink, drive_sinks, find_absent
 from .latest import refuse_lost_records
 from .log import Log
+from .sinks import CommittingSink, drive_sinks, find_absent
+from .state import UNDONE, LeftOut
 
 # What is wrong with stored things, as opposed to a store that does not answer.
 DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)

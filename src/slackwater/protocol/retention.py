@@ -18,13 +18,15 @@ from ..errors import Conflict, Corrupt, SlackwaterError
 from ..failpoints import reach
 from ..formats.keys import LATEST, checkpoint_folder, manifest_key, parse_key
 from ..formats.manifest import references
-from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State, require_current
+from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
+from ..parallel import in_parallel
 from ..settings import Settings
 from ..store import KeepsUnfinished, Store, finished_key
-from .artifacts import in_parallel
-from .checkpoint import Checkpointer, CommittingSink
+from .checkpoint import Checkpointer
 from .log import Log
 from .recovery import DAMAGE, Claimed, load_manifest
+from .sinks import CommittingSink
+from .state import require_current
 
 logger = logging.getLogger("slackwater")
 

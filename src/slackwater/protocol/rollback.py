@@ -19,12 +19,13 @@ from ..formats.change import Rollback
 from ..formats.keys import LATEST, manifest_key
 from ..formats.manifest import Manifest, RolledBack, SinkOutput, SourcePosition
 from ..formats.positions import acknowledged_of, note_acknowledged, positions_of
-from ..formats.state import LiveCheckpoint, State, find_target
-from ..ops.refs import LATEST_REF, LeftOut, labels_of, resolve
+from ..formats.state import LiveCheckpoint, State
+from ..ops.refs import LATEST_REF, resolve
 from ..store import Store
-from .checkpoint import CommittingSink
 from .log import Log
 from .recovery import DAMAGE, load_if_sound, load_manifest, newest_verified, twice
+from .sinks import CommittingSink
+from .state import LeftOut, epochs_after, find_target, labels_of
 
 # Opens a sink by its name and what a manifest says of it; None when it cannot be looked at from here.
 OpenSink = Callable[[str, SinkOutput], CommittingSink | None]
@@ -103,11 +104,6 @@ def get_newest_verified(
             passed_over=passed,
         )
     return found, passed
-
-
-def epochs_after(state: State, epoch: int) -> list[int]:
-    """Name the epochs of the branch that a rollback to ``epoch`` undoes."""
-    return [entry.epoch for entry in state.branch if entry.epoch > epoch]
 
 
 def plan_rollback(

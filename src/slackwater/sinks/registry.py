@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..protocol.checkpoint import CommittingSink
+from ..protocol.sinks import CommittingSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

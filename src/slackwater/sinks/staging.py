@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from ..errors import Corrupt, InvalidInput
 from ..formats.ids import CheckpointId, parse_checkpoint_id
 from ..formats.keys import check_path, format_name
-from ..protocol.artifacts import in_parallel
+from ..parallel import in_parallel
 from ..store import Listed, Store
 from .descriptors import Mode, Staged, StagedFile, decode, plain_schema
 from .target import CONCURRENCY, Target, shared

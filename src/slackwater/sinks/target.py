@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import Conflict, InvalidInput, Unavailable
-from ..protocol.artifacts import in_parallel
+from ..parallel import in_parallel
 from ..settings import MIB, Settings
 from ..store import Store, Stream, local_folder, open_store
 from ..store.opening import allow_http

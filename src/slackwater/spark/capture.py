@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import Corrupt, Unavailable, Unsupported
 from ..formats.manifest import SourcePosition
-from ..protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
+from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from . import checkpoint_files as files
 from .checkpoint_files import Ancestor, OffsetLogEntry, OperatorMetadata
 from .session import REQUIRED

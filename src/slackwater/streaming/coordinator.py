@@ -18,9 +18,10 @@ import msgspec
 from ..clock import Clock
 from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from ..failpoints import reach
-from ..protocol.checkpoint import Attempt, Checkpointer, Report, SinkFailed, describe_output
+from ..protocol.checkpoint import Checkpointer, Report
 from ..protocol.log import Log
 from ..protocol.retention import References, delete_old
+from ..protocol.sinks import Attempt, SinkFailed, describe_output
 from ..settings import Settings
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink

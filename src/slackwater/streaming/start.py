@@ -17,14 +17,14 @@ from ..formats.manifest import Manifest
 from ..formats.positions import acknowledged_of
 from ..formats.query import Query, differences
 from ..formats.state import State
-from ..ops.pipelines import refuse_pipeline
 from ..protocol import recovery
+from ..protocol.address import refuse_pipeline
 from ..protocol.checkpoint import Checkpointer, release_failed
 from ..protocol.fallback import recover
 from ..protocol.kinds import refuse_foreign
 from ..protocol.log import Log
 from ..protocol.retention import References, delete_old, sweep
-from ..protocol.rollback import epochs_after
+from ..protocol.state import epochs_after
 from ..sinks.registry import Sink
 from ..sources.acknowledgement import Acknowledgements, inboxes_of, refuse_dropped, refuse_others
 from ..sources.contracts import contract_of

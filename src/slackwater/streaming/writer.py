@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from ..errors import InvalidInput
 from ..formats.keys import format_name
-from ..ops.pipelines import join_url
+from ..protocol.address import join_url
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sinks.target import shared

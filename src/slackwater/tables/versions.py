@@ -21,7 +21,7 @@ from ..formats.positions import text_position
 from ..keyed.capture import capture_keyed, check_keyed, folder_of, read_snapshot
 from ..keyed.state import KeyedState
 from ..keyed.vnodes import VNODE_COUNT
-from ..protocol.artifacts import Cut, CutFile
+from ..protocol.cut import Cut, CutFile
 from ..spark.working_directory import WorkingDirectory
 from .feeds import Feed
 from .local_folders import open_room, publish, withdraw

@@ -16,7 +16,7 @@ import msgspec
 from ...errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from ...failpoints import reach
 from ...formats.keys import format_name
-from ...protocol.artifacts import in_parallel
+from ...parallel import in_parallel
 from ..descriptors import Staged, format_tag
 from ..descriptors import encode as encode_descriptor
 from ..staging import HOME, Identity, Staging, StagingSink, staged_missing

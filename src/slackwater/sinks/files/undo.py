@@ -9,7 +9,7 @@ import msgspec
 
 from ...errors import Corrupt, NotFound
 from ...failpoints import reach
-from ...protocol.artifacts import in_parallel
+from ...parallel import in_parallel
 from ...store import Listed, Store
 from ..staging import Staging, count_rows
 from ..target import CONCURRENCY, Target
