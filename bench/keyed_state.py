@@ -19,7 +19,7 @@ from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.metadata import CheckpointMetadata
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 
 from .lines import print_case, say, short
 from .turns import compare, take_turns, timed

@@ -25,7 +25,7 @@ from slackwater.formats.manifest import Manifest
 from slackwater.formats.state import State
 from slackwater.protocol.keep import plan_retire
 from slackwater.protocol.log import Log, list_records
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.verify import verify
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
 from slackwater.spark.hydrate import write_files
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from slackwater.clock import SystemClock
 from slackwater.protocol.log import Log
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark.hydrate import hydrate
 from slackwater.store import open_store

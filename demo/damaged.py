@@ -20,7 +20,7 @@ from slackwater.formats import batch
 from slackwater.formats.manifest import Manifest
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.refs import NEWEST_VERIFIED
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 
 
 class Victim(msgspec.Struct, frozen=True, kw_only=True):

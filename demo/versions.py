@@ -7,7 +7,7 @@ from pathlib import Path
 from demo.merchants import FEED, parse_change
 from slackwater.errors import Corrupt, NotFound
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 
 _NOTES = "versions"
 

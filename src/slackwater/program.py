@@ -27,12 +27,13 @@ from .ops.savepoint import create_label
 from .protocol import recovery
 from .protocol.address import join_url, refuse_pipeline
 from .protocol.artifacts import Held
-from .protocol.checkpoint import Checkpointer, Report, release_failed
+from .protocol.checkpoint import Checkpointer, CheckpointReport, release_failed
 from .protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from .protocol.fallback import recover, tell_fallback
+from .protocol.fallback import recover
+from .protocol.recovery import tell_fallback
 from .protocol.kinds import PROGRAM, check_kind, refuse_foreign
 from .protocol.log import Log
-from .protocol.recovery import Claimed
+from .protocol.driver import Claimed
 from .protocol.retention import References, delete_old, sweep
 from .protocol.sinks import Attempt, CommittingSink, SinkFailed, describe_output
 from .settings import Settings

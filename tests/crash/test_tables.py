@@ -18,7 +18,7 @@ from demo.jvm import quick_start
 from slackwater.failpoints import VARIABLE
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.verify import verify
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sinks.files.log import parse_published
 from slackwater.sinks.files.reader import read_committed
 from tests.crash.drivers import CLASSES

@@ -15,7 +15,7 @@ import pytest
 from slackwater.formats.manifest import references
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.savepoint import create_label
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from tests.commands import NOWHERE, answer, command, environment, lines, refusal, slackwater
 from tests.pipelines import Driver, flip, make_pipeline
 from tests.services.tiny_s3 import TinyS3

@@ -14,7 +14,7 @@ from slackwater.errors import Conflict, InvalidInput, NotFound, Unsupported
 from slackwater.inboxes.inbox import Inbox
 from slackwater.inboxes.reader import Message, read_covered
 from slackwater.ops.pipelines import open_pipeline
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.inbox import record_batch
 from slackwater.streaming.query import PipelineQuery
 from slackwater.streaming.start import check_delivery

@@ -13,7 +13,7 @@ import pytest
 import slackwater as sw
 from slackwater.clock import SystemClock
 from slackwater.formats.manifest import Manifest
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.store import open_store
 from slackwater.streaming.coordinator import Coordinator
 from tests.spark.trickle import Failing, Trickle, eventually

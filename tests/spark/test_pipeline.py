@@ -23,7 +23,7 @@ from demo.payments_stream import totals
 from slackwater.clock import SystemClock
 from slackwater.ops.savepoint import create_label
 from slackwater.protocol.log import Log
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.protocol.sinks import SinkFailed
 from slackwater.settings import Settings
 from slackwater.spark.session import REQUIRED, check_session

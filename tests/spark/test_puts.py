@@ -11,7 +11,7 @@ from slackwater.formats import record as records
 from slackwater.formats.change import Release
 from slackwater.formats.keys import CHECKPOINTS, LOG, record_key
 from slackwater.protocol.log import Log
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import open_store
 

@@ -18,7 +18,7 @@ from slackwater.inboxes.inbox import Inbox
 from slackwater.ops.checkpoints import show
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.verify import verify
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sinks.files.reader import read_committed
 from slackwater.spark.plan import pipeline_hash
 from slackwater.streaming.query import PipelineQuery

@@ -25,7 +25,7 @@ from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
 from slackwater.ops.pipelines import open_pipeline as look_at
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.rocks.database import MAX_RUNS
 from tests.keyed_pipelines import config_of, content, fill, forget_local, sound
 from tests.pipelines import make_pipeline

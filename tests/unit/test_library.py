@@ -21,7 +21,7 @@ from slackwater.ops.pipelines import open_pipeline as look_at
 from slackwater.ops.verify import verify
 from slackwater.program import ProgramPipeline, open_pipeline
 from slackwater.protocol.kinds import refuse_foreign
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.testing.faulty_store import Fault, Faults
 from tests.commands import answer, environment, lines, program_of, refusal, run_program, slackwater

@@ -27,7 +27,7 @@ from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.parallel import in_parallel
 from slackwater.protocol.keep import plan_retire
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.protocol.retention import delete_retired
 from slackwater.settings import MIB, Settings
 from slackwater.store import open_store

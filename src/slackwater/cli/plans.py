@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .text import format_offsets, note, print_table
 
 if TYPE_CHECKING:
-    from ..protocol.rollback import Plan
+    from ..ops.rollback import Plan
 
 
 def format_span(epochs: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from .plans import format_span, print_effects, tell_outcome
 from .text import count, format_time, note, print_fields, print_json
 
 if TYPE_CHECKING:
-    from ..ops.repair_core import RepairPlan
+    from ..ops.repair import RepairPlan
 
 
 @click.command("repair")

@@ -46,7 +46,7 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
 
     from ..formats.manifest import kind_of  # noqa: PLC0415
     from ..protocol.kinds import whose  # noqa: PLC0415
-    from ..protocol.recovery import load_manifest  # noqa: PLC0415
+    from ..protocol.verified_reads import load_manifest  # noqa: PLC0415
     from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished, write_files  # noqa: PLC0415
 
     if not directory.strip():
@@ -96,7 +96,7 @@ def _restore_one(
 
     from ..errors import Corrupt, NotFound, Unsupported  # noqa: PLC0415
     from ..ops.refs import LATEST_REF, NEWEST_VERIFIED  # noqa: PLC0415
-    from ..protocol.rollback import get_newest_verified  # noqa: PLC0415
+    from ..ops.rollback import get_newest_verified  # noqa: PLC0415
 
     for tries_left in reversed(range(_MAX_TRIES)):
         try:

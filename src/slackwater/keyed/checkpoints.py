@@ -34,7 +34,8 @@ from ..protocol.checkpoint import Checkpointer
 from ..protocol.cut import Cut, CutFile, CutOperator
 from ..protocol.keep import KeepRules
 from ..protocol.log import Log
-from ..protocol.recovery import DAMAGE, Claimed, load_manifest
+from ..protocol.verified_reads import DAMAGE, load_manifest
+from ..protocol.driver import Claimed
 from ..protocol.retention import References, delete_old, sweep
 from ..protocol.sinks import Attempt
 from ..rocks.database import Change

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import Corrupt, InvalidInput
 from ..formats.manifest import Manifest
 from ..protocol.artifacts import Held
-from ..protocol.recovery import restore
+from ..protocol.artifacts import get_artifacts
 from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store

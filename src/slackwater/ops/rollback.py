@@ -1,26 +1,79 @@
-"""Rollback as users call it: by a pipeline's URL, with its sinks looked at."""
+"""Rollback as people ask for it: planned with a look at the sinks, and shown; then done on record.
+
+verify the target ─ plan ─ claim ─ roll back (``protocol/rollback.py``) ─ release
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import cast
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Literal, cast
 
-from ..clock import SystemClock, this_process
+import msgspec
+
+from ..clock import this_process
 from ..errors import Conflict, Corrupt, SlackwaterError
-from ..failpoints import reach
-from ..formats.manifest import SinkOutput
+from ..formats.manifest import Manifest, SinkOutput, SourcePosition
 from ..formats.state import LiveCheckpoint, State
-from ..protocol import recovery
-from ..protocol import rollback as rewind
-from ..protocol.checkpoint import release
-from ..protocol.rollback import Plan, RollbackPlan
-from ..protocol.state import LeftOut, find_target
+from ..protocol.driver import claim_driver
+from ..protocol.pipeline import Pipeline
+from ..protocol.rollback import check_keep, keep_acknowledged, manifests_after, roll_back, sinks_since, targets
+from ..protocol.sinks import CommittingSink
+from ..protocol.state import LeftOut, epochs_after, find_target, labels_of
+from ..protocol.verified_reads import DAMAGE, load_if_sound, load_manifest, newest_verified, verify_restorable
 from ..settings import Settings
 from ..sinks.registry import Sink, open_sink
-from .pipelines import Pipeline, open_pipeline
-from .refs import NEWEST_VERIFIED, passed_over, resolve
+from .pipelines import open_pipeline
+from .refs import LATEST_REF, NEWEST_VERIFIED, passed_over, resolve
+
+# Opens a sink by its name and what a manifest says of it; None when it cannot be looked at from here.
+OpenSink = Callable[[str, SinkOutput], CommittingSink | None]
+
+
+class SinkPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next start will do in one sink."""
+
+    name: str
+    kind: str
+    address: str
+    action: Literal["undo", "keep", "refuse"]
+    detail: str
+
+
+class SourcePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a source stands now (None if the head cannot be read), and where it will be read from again."""
+
+    name: str
+    source_type: str
+    now: dict[str, str] | None
+    then: dict[str, str]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new checkpoint with an older one's content will do."""
+
+    head_epoch: int
+    to_epoch: int
+    to_id: str
+    to_created_at_ms: int
+    epoch: int
+    passed_over: list[LeftOut]
+    undone_epochs: list[int]
+    # Savepoints of these epochs stay, and can be restored, but never again be rolled back to.
+    undone_labels: list[str]
+    sinks: list[SinkPlan]
+    sources: list[SourcePlan]
+
+    @property
+    def refused(self) -> list[SinkPlan]:
+        return [sink for sink in self.sinks if sink.action == "refuse"]
+
+
+class RollbackPlan(Plan, frozen=True, kw_only=True):
+    """What a rollback will do. With ``done``, the head is the target, or this very rollback, already."""
+
+    running: bool
+    done: bool
 
 
 def plan_rollback(
@@ -37,9 +90,8 @@ def plan_rollback(
     ``to`` is a REF, or ``newest-verified``. ``sinks`` by name are those that need options to be opened;
     ``storage_options`` are the store's own.
     """
-    settings = settings or Settings()
     pipeline = open_pipeline(os.fspath(url), settings, storage_options)
-    return _plan(pipeline, str(to), listed(keep), sinks or {}, settings)
+    return _plan(pipeline, str(to), listed(keep), sinks or {})
 
 
 def rollback(
@@ -56,24 +108,14 @@ def rollback(
     ``keep`` names sinks whose rows shall stay. Refused, with nothing changed, where a sink says that it would refuse.
     With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
     """
-    settings = settings or Settings()
     pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), listed(keep)
-    planned = _plan(pipeline, str(to), keep, sinks or {}, settings)
+    planned = _plan(pipeline, str(to), keep, sinks or {})
     if planned.done:
         return planned
     check_refused(planned, code="rollback.refused")
-    clock, log = SystemClock(), pipeline.log
-    driver = this_process("rollback")
     # Whatever puts state into a pipeline is a driver: a running one is fenced here, and cannot add an epoch.
-    state = recovery.claim(pipeline.store, log, clock, pipeline=pipeline.name, driver=driver, sinks={}).state
-    try:
-        rewind.roll_back(pipeline.store, log, clock, planned.to_epoch, keep=keep)
-    except SlackwaterError:
-        with suppress(SlackwaterError):  # the first error is the one to tell
-            release(log, state.generation)
-        raise
-    reach("rollback.release.before")
-    release(log, state.generation)
+    with claim_driver(pipeline, this_process("rollback")) as driver:
+        roll_back(pipeline, driver.permit, planned.to_epoch, keep=keep)
     return planned
 
 
@@ -92,10 +134,10 @@ def check_refused(plan: Plan, *, code: str) -> None:
         )
 
 
-def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink], settings: Settings) -> RollbackPlan:
-    target, passed = _find(pipeline, to, settings)
+def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink]) -> RollbackPlan:
+    target, passed = _find(pipeline, to)
     try:
-        manifest = recovery.verify_restorable(pipeline.store, target, settings)
+        manifest = verify_restorable(pipeline.store, target, pipeline.settings)
     except Corrupt:
         # A driver that runs may have retired it meanwhile: that is no damage.
         find_target(cast(State, pipeline.log.read()), target.epoch)
@@ -108,15 +150,106 @@ def _plan(pipeline: Pipeline, to: str, keep: list[str], sinks: Mapping[str, Sink
             sink.bind(manifest.pipeline, name, pipeline.state.uid)
         return sink
 
-    return rewind.plan_rollback(pipeline.store, pipeline.state, target.epoch, open_one, keep=keep, passed_over=passed)
+    return plan_to(pipeline, target, open_one, keep=keep, passed_over=passed)
 
 
-def _find(pipeline: Pipeline, to: str, settings: Settings) -> tuple[LiveCheckpoint, list[LeftOut]]:
+def _find(pipeline: Pipeline, to: str) -> tuple[LiveCheckpoint, list[LeftOut]]:
     """Find the checkpoint that ``to`` names, a REF or the newest one that verifies; and what that has passed over."""
     state = pipeline.state
     if to == NEWEST_VERIFIED:
-        return rewind.get_newest_verified(
-            state, rewind.targets(state), lambda entry: recovery.verify_restorable(pipeline.store, entry, settings)
+        return get_newest_verified(
+            state, targets(state), lambda entry: verify_restorable(pipeline.store, entry, pipeline.settings)
         )
     target = resolve(state, to)
     return target, passed_over(state, to, target)
+
+
+def get_newest_verified(
+    state: State,
+    entries: Sequence[LiveCheckpoint],
+    try_out: Callable[[LiveCheckpoint], object],
+    *,
+    damage: tuple[type[SlackwaterError], ...] = DAMAGE,
+) -> tuple[LiveCheckpoint, list[LeftOut]]:
+    """Find the newest that can be restored where there must be one."""
+    resolve(state, LATEST_REF)  # refuses a pipeline without a checkpoint
+    found, passed = newest_verified(entries, try_out, damage=damage)
+    if found is None:
+        raise Corrupt(
+            f"none of the {len(state.branch)} live checkpoints can be restored",
+            code="head.none_verifies",
+            hint="slackwater verify URL --read-data names every damaged object; restore those from a copy",
+            passed_over=passed,
+        )
+    return found, passed
+
+
+def plan_to(
+    pipeline: Pipeline,
+    target: LiveCheckpoint,
+    open_sink: OpenSink,
+    *,
+    keep: Collection[str] = (),
+    passed_over: Sequence[LeftOut] = (),
+) -> RollbackPlan:
+    """Plan what a rollback does; ``open_sink`` gives what the sinks are asked through.
+
+    ``passed_over`` is what the caller did not take on the way to this target.
+    """
+    store, state = pipeline.store, pipeline.state
+    target, head = find_target(state, target.epoch), state.live[-1]
+    manifest, newest = load_manifest(store, target), load_if_sound(store, head)
+    later = manifests_after(store, state, manifest.epoch)
+    keep_acknowledged(manifest, later)
+    outputs = sinks_since(manifest, later)
+    check_keep(keep, outputs)
+    before, undone = newest.rollback if newest else None, epochs_after(state, target.epoch)
+    return RollbackPlan(
+        head_epoch=head.epoch,
+        to_epoch=target.epoch,
+        to_id=target.checkpoint_id,
+        to_created_at_ms=target.created_at_ms,
+        epoch=state.epoch + 1,
+        passed_over=list(passed_over),
+        undone_epochs=undone,
+        undone_labels=labels_of(state, undone),
+        running=state.release_append_id is None,
+        done=target is head
+        or (before is not None and before.to_epoch == target.epoch and set(keep) == set(before.keep)),
+        sinks=[plan_sink(name, output, open_sink, target.epoch, name in keep) for name, output in outputs.items()],
+        sources=plan_sources(newest, manifest),
+    )
+
+
+def plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int, keep: bool) -> SinkPlan:
+    action: Literal["undo", "keep", "refuse"] = "undo"
+    if keep or not output.can_undo:
+        action = "keep"
+        why = "as told" if keep else "it cannot undo"
+        detail = f"{why}: its rows stay, and those that are read again come a second time"
+    else:
+        try:
+            sink = open_sink(name, output)
+            detail = sink.plan_undo(to_epoch) if sink else "was not looked at from here"
+        except SlackwaterError as error:
+            action = "refuse" if error.code == "sink.undo_refused" else "undo"
+            detail = error.message if action == "refuse" else f"was not looked at: {error.message}"
+    return SinkPlan(name=name, kind=output.kind, address=output.address, action=action, detail=detail)
+
+
+def plan_sources(newest: Manifest | None, target: Manifest) -> list[SourcePlan]:
+    """Say where sources, and feeds of tables, stand by the newest manifest, if one can be read, and by the target's."""
+    now, then = _all_positions(newest) if newest else {}, _all_positions(target)
+    return [
+        SourcePlan(
+            name=name,
+            source_type=position.source_type,
+            now=now[name].offsets if name in now else None,
+            then=position.offsets,
+        )
+        for name, position in then.items()
+    ]
+
+
+def _all_positions(manifest: Manifest) -> dict[str, SourcePosition]:
+    return manifest.source_offsets | {f"table {name}": found for name, found in manifest.table_offsets.items()}

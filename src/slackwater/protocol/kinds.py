@@ -7,12 +7,12 @@ from typing import Final
 
 import msgspec
 
-from ..errors import Corrupt, Unsupported
+from ..errors import Corrupt, InvalidInput, Unsupported
 from ..formats.change import Claim
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..store import Store
 from .log import Log
-from .recovery import load_manifest, refuse_renamed, twice
+from .verified_reads import load_manifest, twice
 
 # The roles by which claims name drivers, ``host:pid role``, so that they are told apart before there is a checkpoint.
 # Spark's has none; tools make way for it.
@@ -67,6 +67,16 @@ def refuse_foreign(store: Store, log: Log, name: str, kind: Kind) -> Manifest | 
             hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
         )
     return None
+
+
+def refuse_renamed(manifest: Manifest, name: str) -> None:
+    """Refuse a start under another name: sinks remember epochs under the pipeline's, and would find none of theirs."""
+    if manifest.pipeline != name:
+        raise InvalidInput(
+            f"the folder of {name!r} holds the pipeline {manifest.pipeline!r}",
+            code="pipeline.renamed",
+            hint=f"rename the folder back, and start it as {manifest.pipeline!r}; another name begins anew",
+        )
 
 
 def check_kind(manifest: Manifest, kind: Kind) -> None:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
+import msgspec
+
 from ..clock import Clock
 from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats import record as records
-from ..formats.change import Change, Repair
+from ..formats.change import Change, Claim, Repair
 from ..formats.keys import LOG, parse_record_name, record_key, record_name
 from ..formats.record import Record
 from ..formats.state import LiveCheckpoint, State
@@ -31,6 +33,16 @@ _REFUSALS = ("store.denied", "store.full")
 # So many of the newest records are never deleted. Rules 1 to 3 hold with one; the rest is for audits, and for listings
 # that take so long that records come and go meanwhile.
 KEPT_RECORDS = 1_000
+
+
+class Permit(msgspec.Struct, frozen=True):
+    """Ownership of a pipeline. Only ``Log.claim`` gives one, and every append of a driver asks for it."""
+
+    generation: int
+
+
+# Refuses, by raising, the state that a claim would follow on; asked anew on every try.
+Admit = Callable[[State | None], None]
 
 
 class Log:
@@ -82,12 +94,25 @@ class Log:
                 # It was read wrong, and is sound.
         raise Unavailable("the log grows faster than it can be read", code="log.busy", hint="try again")
 
-    def append(self, decide: Decide, *, generation: int | None = None) -> State:
+    def claim(self, uid: str, driver: str, *, admit: Admit | None = None) -> Permit:
+        """Append a claim, which fences every older driver, unless ``admit`` refuses the state that it would follow on.
+
+        ``uid`` names the pipeline if this is its first record; later ones keep the first.
+        """
+
+        def decide(state: State | None) -> Claim:
+            if admit is not None:
+                admit(state)
+            return Claim(uid=uid, driver=driver)
+
+        return Permit(generation=self.append(decide).generation)
+
+    def append(self, decide: Decide, *, permit: Permit | None = None) -> State:
         """Append what ``decide`` chooses, and return the state that has it.
 
         Rule 2: one append id for all tries; a change that the newest state already has is done; one that does not fit a
-        state freshly read is refused. Rule 3: after a create, list once more. A driver gives its ``generation``, and is
-        refused as soon as it is no longer the current one, even if its change has counted.
+        state freshly read is refused. Rule 3: after a create, list once more. A driver gives its ``permit``, and is
+        refused as soon as another one has claimed, even if its change has counted.
         """
         append_id = self._clock.random_id()
         deadline = self._clock.monotonic() + self._settings.total_timeout_s
@@ -97,8 +122,8 @@ class Log:
                 if stale:
                     self.read()
                 state = self.state
-                if state is not None and generation is not None:
-                    require_current(state, generation)
+                if state is not None and permit is not None:
+                    require_current(state, permit.generation)
                 if state is not None and state.has(append_id):
                     return state
                 change = decide(state)
@@ -171,13 +196,13 @@ class Log:
             pause_s = min(2 * pause_s + 0.02, 2.0)
 
     @contextmanager
-    def unless_fenced(self, generation: int) -> Iterator[None]:
+    def unless_fenced(self, permit: Permit) -> Iterator[None]:
         """Tell missing or damaged objects from those that a newer driver has retired: that one is a conflict."""
         try:
             yield
         except (NotFound, Corrupt):
             if (state := self.read()) is not None:
-                require_current(state, generation)
+                require_current(state, permit.generation)
             raise
 
     @contextmanager

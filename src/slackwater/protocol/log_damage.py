@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from contextlib import suppress
 
 import msgspec
@@ -13,6 +14,7 @@ from ..formats import record as records
 from ..formats.keys import CHECKPOINTS, ManifestKey, manifest_key, parse_key, record_key
 from ..formats.manifest import Manifest
 from ..formats.record import Record
+from ..formats.state import State
 from ..store import Store
 
 # Half of all numbers: no pipeline gets there, and one that went on from a manifest that says more would soon end.
@@ -107,6 +109,16 @@ def read_record(store: Store, number: int) -> tuple[str | None, Record | None]:
     except Corrupt:
         return hashlib.sha256(data).hexdigest(), None
     return records.digest(data), record
+
+
+def refuse_missing_log(state: State | None, keys: Collection[str]) -> None:
+    """Refuse a store with objects and without a record, rule 6: only an empty one is a fresh start."""
+    if state is None and keys:
+        raise Corrupt(
+            f"the store holds {len(keys)} objects of checkpoints, and no log that says which of them count",
+            code="log.missing",
+            hint="restore the folder log/ from a backup or a replica; nothing was changed",
+        )
 
 
 def explain(lost: Lost, damage: Corrupt) -> Corrupt:

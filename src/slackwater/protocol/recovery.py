@@ -1,210 +1,198 @@
-"""Backward: from the newest record to a running state.
+"""Backward: from the newest record to a running state. The caller has claimed.
 
-survey ─ read ─ claim ─ load manifest ─ re-drive sinks: commit, or undo ─ restore, every byte verified
+read the head ─ DECIDE ─ drive the sinks: commit again, or undo ─ hydrate, every byte verified
+                  └ the head is damaged: find an older one that is sound ─ ask the sinks ─ roll back ─ begin again
 
-``checkpointer.py`` is this page mirrored; the sweep of what crashed attempts left is in ``retention.py``, what follows
-when the head is damaged in ``fallback.py``.
+``checkpoint.py`` is this page mirrored; what is decided, and when, is in ``outcome.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from typing import TypeVar
+import logging
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Generic, TypeVar
 
 import msgspec
 
-from ..clock import Clock
-from ..errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
-from ..failpoints import reach
-from ..formats import manifest as manifests
-from ..formats.change import Claim, Settlement
-from ..formats.keys import CHECKPOINTS, LATEST, manifest_key
+from ..errors import Conflict, Corrupt, NotFound
+from ..formats.change import Settlement
 from ..formats.manifest import Manifest
-from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
-from ..settings import Settings
-from ..store import KeepsUnfinished, Store
-from .artifacts import Holdings, Write, get_artifacts
-from .latest import refuse_lost_records
-from .log import Log
-from .sinks import CommittingSink, drive_sinks, find_absent
-from .state import UNDONE, LeftOut
+from ..formats.state import LiveCheckpoint
+from .log import Permit
+from .outcome import (
+    CommitAgain,
+    FallBack,
+    Found,
+    Fresh,
+    GoOn,
+    GoOnWithoutHead,
+    Outcome,
+    Refuse,
+    SinkStanding,
+    Undo,
+    decide,
+)
+from .pipeline import Pipeline
+from .rollback import roll_back, targets
+from .sinks import CommittingSink, drive_sinks, settle_without_sinks
+from .state import require_current
+from .verified_reads import load_if_sound, load_manifest, newest_verified, twice
 
-# What is wrong with stored things, as opposed to a store that does not answer.
-DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
+logger = logging.getLogger("slackwater")
 
-Read = TypeVar("Read")
-
-
-class Survey(msgspec.Struct, frozen=True):
-    """What lay in the store and at the sinks before the claim: only of this may the sweep delete anything."""
-
-    keys: list[str]
-    attempts: dict[str, list[str]]
-    unfinished: list[str] = []
-
-
-class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver's claim, and what it had surveyed before."""
-
-    state: State
-    survey: Survey
+T = TypeVar("T")
+# Hears of the damage and the target before a rollback, and refuses by raising.
+Agree = Callable[[Corrupt, Manifest], None]
 
 
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoint to go on from, which all sinks now have, and how it was settled if that is news."""
+def tell_fallback(damage: Corrupt, target: Manifest) -> None:
+    """Agree to any rollback, and log it."""
+    logger.warning("the newest checkpoint is damaged (%s): rolling back to epoch %d", damage.message, target.epoch)
 
-    manifest: Manifest
+
+class Recovered(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """The checkpoint to go on from, which all sinks now have; how it was settled if that is news; what was hydrated."""
+
+    head: Manifest | None
     settlement: Settlement | None
+    hydrated: T
 
 
-def claim(
-    store: Store, log: Log, clock: Clock, *, pipeline: str, driver: str, sinks: Mapping[str, CommittingSink]
-) -> Claimed:
-    """Become the pipeline's driver: every older one is fenced."""
-    # Before the claim, so that nothing of a newer driver is in it.
-    keys = [entry.key for entry in store.list(CHECKPOINTS)]
-    # What is known may be old: the claim comes after the newest record all the same. But that there is nothing must be
-    # read after the keys: objects follow a claim.
-    state = log.state or log.read()
-    refuse_missing_log(state, keys)
-    if LATEST in keys:
-        refuse_lost_records(store, log)
-    uid = state.uid if state else clock.random_id()
-    for name, sink in sinks.items():
-        sink.bind(pipeline, name, uid)
-    attempts = {name: sink.staged() for name, sink in sinks.items()} if state else {}
-    # Those of the log are the trim's: one listing less for each start.
-    unfinished = store.list_unfinished(CHECKPOINTS) if isinstance(store, KeepsUnfinished) else []
-    survey = Survey(keys, attempts, unfinished)
-    reach("claim.before")
-    state = log.append(lambda _state: Claim(uid=uid, driver=driver))
-    reach("claim.after")
-    if state.uid != uid:
-        for name, sink in sinks.items():
-            sink.bind(pipeline, name, state.uid)
-    return Claimed(state=state, survey=survey)
+class Recovery(Generic[T]):
+    """One start's way back. ``hydrate`` gets the manifest to go on from, or None when there is no checkpoint yet.
 
-
-def refuse_missing_log(state: State | None, keys: Collection[str]) -> None:
-    """Refuse a store with objects and without a record, rule 6: only an empty one is a fresh start."""
-    if state is None and keys:
-        raise Corrupt(
-            f"the store holds {len(keys)} objects of checkpoints, and no log that says which of them count",
-            code="log.missing",
-            hint="restore the folder log/ from a backup or a replica; nothing was changed",
-        )
-
-
-def redrive(
-    store: Store, log: Log, state: State, sinks: Mapping[str, CommittingSink], dropped: Collection[str] = ()
-) -> Head | None:
-    """Drive the head into every sink, before anything else happens: commit it, or undo what a rollback undoes."""
-    if state.head is None:
-        return None
-    with log.unless_fenced(state.generation):
-        head = load_manifest(store, state.head)
-        return Head(manifest=head, settlement=_redrive(state, head, sinks, dropped))
-
-
-def twice(read: Callable[[], Read]) -> Read:
-    """Do again what finds damage, before that is believed: nothing is given up for good because of one bad read."""
-    with suppress(*DAMAGE):
-        return read()
-    return read()
-
-
-def load_manifest(store: Store, entry: LiveCheckpoint | RetiredCheckpoint) -> Manifest:
-    """Load the manifest that the log vouches for."""
-    try:
-        data = store.get(manifest_key(entry.checkpoint_id), max_bytes=manifests.MAX_MANIFEST_BYTES)
-    except NotFound:
-        raise Corrupt(
-            f"the manifest of epoch {entry.epoch}, checkpoint {entry.checkpoint_id}, is missing",
-            code="manifest.missing",
-            hint="slackwater verify URL says what else is; restore it from a copy",
-        ) from None
-    return manifests.decode(data, sha256=entry.manifest_sha256, checkpoint_id=entry.checkpoint_id)
-
-
-def load_if_sound(store: Store, entry: LiveCheckpoint) -> Manifest | None:
-    """Load a manifest; None when it cannot be had, whatever is wrong with it."""
-    with suppress(*DAMAGE):
-        return twice(lambda: load_manifest(store, entry))
-    return None
-
-
-def refuse_renamed(manifest: Manifest, name: str) -> None:
-    """Refuse a start under another name: sinks remember epochs under the pipeline's, and would find none of theirs."""
-    if manifest.pipeline != name:
-        raise InvalidInput(
-            f"the folder of {name!r} holds the pipeline {manifest.pipeline!r}",
-            code="pipeline.renamed",
-            hint=f"rename the folder back, and start it as {manifest.pipeline!r}; another name begins anew",
-        )
-
-
-def _redrive(
-    state: State, head: Manifest, sinks: Mapping[str, CommittingSink], dropped: Collection[str]
-) -> Settlement | None:
-    for name, sink in sinks.items():
-        if sink.epoch() > state.epoch:
-            raise Conflict(
-                f"the sink {name!r} has committed epoch {sink.epoch()}, the log ends at {state.epoch}",
-                code="sink.ahead",
-                hint="the log is older than the sink: was the store restored from a backup?",
-            )
-    settled = state.settled_epoch == state.epoch
-    left = find_absent(head, sinks) - set(dropped)
-    if left and not settled:
-        name, what = min(left), "rows to take back" if head.rollback else "output to commit"
-        output = head.sinks[name]
-        now = f"at {sinks[name].address} ({sinks[name].kind})" if name in sinks else "not"
-        raise Conflict(
-            f"the sink {name!r} has {what} for epoch {state.epoch} at {output.address} ({output.kind}), and is {now} "
-            "in the pipeline",
-            code="sink.missing",
-            hint="start once with the sink as it was; or once without it, and with the option "
-            f"drop_sink=[{name!r}], which gives this up on record",
-        )
-    settlement = drive_sinks(head, sinks)
-    return None if settled else settlement
-
-
-def restore(store: Store, head: Manifest, settings: Settings, write: Write) -> Holdings:
-    """Hand every file of the checkpoint, verified, to ``write``."""
-    return get_artifacts(store, head, settings, write)
-
-
-def verify_restorable(store: Store, entry: LiveCheckpoint, settings: Settings) -> Manifest:
-    """Read every byte that the checkpoint needs, verified, and keep but the manifest."""
-
-    def verify() -> Manifest:
-        manifest = load_manifest(store, entry)
-        restore(store, manifest, settings, lambda path, parts: None)
-        return manifest
-
-    return twice(verify)
-
-
-def newest_verified(
-    entries: Sequence[LiveCheckpoint],
-    try_out: Callable[[LiveCheckpoint], object],
-    *,
-    damage: tuple[type[SlackwaterError], ...] = DAMAGE,
-) -> tuple[LiveCheckpoint | None, list[LeftOut]]:
-    """Find the newest of these that was not undone and can be restored; say what was passed over, newest first.
-
-    ``try_out`` restores a checkpoint byte for byte, and raises what is wrong with it.
+    ``without_head`` takes the place of ``hydrate`` for a program that has the newest state itself, and no sinks, when
+    the newest checkpoint is damaged; it may refuse by raising.
     """
-    passed: list[LeftOut] = []
-    for entry in reversed(entries):
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        permit: Permit,
+        sinks: Mapping[str, CommittingSink],
+        *,
+        hydrate: Callable[[Manifest | None], T],
+        dropped: Collection[str] = (),
+        fallback: Agree | None = None,
+        without_head: Callable[[Corrupt], T] | None = None,
+    ) -> None:
+        self._pipeline, self._permit, self._sinks, self._dropped = pipeline, permit, sinks, dropped
+        self._hydrate, self._fallback, self._without_head = hydrate, fallback, without_head
+        # What a fallback has hydrated to see whether it can be: a rollback has its target's content, so it serves it.
+        self._tried: list[T] = []
+
+    def run(self) -> Recovered[T]:
+        """Recover; a head that is damaged whenever it is read is fallen back from, or an error."""
         try:
-            if not entry.undone:
-                try_out(entry)
-                return entry, passed
-            reason = UNDONE
-        except damage as error:
-            reason = error.message
-        passed.append(LeftOut(epoch=entry.epoch, reason=reason))
-    return None, passed
+            return twice(self._go_on)
+        except Corrupt as damage:
+            # Of a damaged log nobody can tell whether a newer driver has retired the head.
+            if damage.code == "log.corrupt" or self._pipeline.state.head is None:
+                raise
+            while True:
+                outcome = self._consider(damage)
+                if not isinstance(outcome, FallBack):
+                    return self._follow(outcome)
+                if self._is_rolled_back(outcome):
+                    return twice(self._go_on)
+
+    def _go_on(self) -> Recovered[T]:
+        # What is missing may have been retired by a newer driver, of which this one does not know yet.
+        with self._pipeline.log.unless_fenced(self._permit):
+            return self._follow(decide(self._read()))
+
+    def _read(self) -> Found:
+        state = self._pipeline.state
+        if state.head is None:
+            return Found(state=state)
+        head = load_manifest(self._pipeline.store, state.head)
+        standings = {
+            name: SinkStanding(kind=sink.kind, address=sink.address, epoch=sink.epoch())
+            for name, sink in self._sinks.items()
+        }
+        return Found(state=state, head=head, sinks=standings, dropped=self._dropped)
+
+    def _follow(self, outcome: Outcome) -> Recovered[T]:
+        match outcome:
+            case Fresh():
+                return Recovered(head=None, settlement=None, hydrated=self._hydrate(None))
+            case GoOn(head):
+                return self._drive(head, settled=True)
+            case CommitAgain(head):
+                return self._drive(head, settled=False)
+            case Undo(head, settled):
+                return self._drive(head, settled=settled)
+            case GoOnWithoutHead(damage):
+                assert self._without_head is not None
+                state = self._pipeline.state
+                settlement = settle_without_sinks(state.epoch) if state.settled_epoch < state.epoch else None
+                return Recovered(head=None, settlement=settlement, hydrated=self._without_head(damage))
+            case Refuse(error):
+                raise error
+            case FallBack():
+                raise AssertionError("only damage leads to a fallback")
+
+    def _drive(self, head: Manifest, *, settled: bool) -> Recovered[T]:
+        """Bring the head into every sink: its rows, or the undo of a rollback; and hydrate it."""
+        settlement = drive_sinks(head, self._sinks)
+        hydrated = self._tried[-1] if self._tried else self._hydrate(head)
+        return Recovered(head=head, settlement=None if settled else settlement, hydrated=hydrated)
+
+    # --- the head is damaged
+
+    def _consider(self, damage: Corrupt) -> Outcome:
+        """Read what is needed to decide about a damaged head, and decide."""
+        pipeline, state = self._pipeline, self._pipeline.state
+        if self._without_head is not None:
+            return decide(Found(state=state, damage=damage, has_own_state=True))
+        head = state.live[-1]
+        target, _ = newest_verified([entry for entry in targets(state) if entry is not head], self._try_out)
+        with pipeline.log.unless_fenced(self._permit):
+            found = Found(state=state, damage=damage, may_fall_back=self._fallback is not None, target=target)
+            if target is not None and found.may_fall_back:
+                keep = self._kept(head)
+                refusals = self._refusals(target.epoch, keep)
+                found = msgspec.structs.replace(found, keep=keep, refusals=refusals)
+            outcome = decide(found)
+            if isinstance(outcome, Refuse):
+                raise outcome.error from damage
+        return outcome
+
+    def _is_rolled_back(self, outcome: FallBack) -> bool:
+        """Roll back to the target; False when somebody has forgotten it meanwhile, and another must be found."""
+        pipeline, target = self._pipeline, outcome.target
+        try:
+            with pipeline.log.unless_fenced(self._permit):
+                assert self._fallback is not None
+                self._fallback(outcome.damage, twice(partial(load_manifest, pipeline.store, target)))
+            roll_back(pipeline, self._permit, target.epoch, keep=outcome.keep)
+        except (Corrupt, NotFound):
+            pipeline.log.read()
+            require_current(pipeline.state, self._permit.generation)
+            if pipeline.state.find(target.epoch) is not None:
+                raise
+            return False
+        return True
+
+    def _try_out(self, entry: LiveCheckpoint) -> None:
+        # Bytes that verify may still not be whole to Spark.
+        self._tried.append(twice(lambda: self._hydrate(load_manifest(self._pipeline.store, entry))))
+
+    def _kept(self, head: LiveCheckpoint) -> list[str]:
+        """Name the sinks whose rows stay: the user has said so when the head was rolled back to."""
+        manifest = load_if_sound(self._pipeline.store, head)
+        return list(manifest.rollback.keep) if manifest and manifest.rollback else []
+
+    def _refusals(self, to_epoch: int, keep: Collection[str]) -> dict[str, str]:
+        """Ask every sink that would undo; return why some refuse."""
+        refused: dict[str, str] = {}
+        for name, sink in self._sinks.items():
+            if sink.can_undo and name not in keep:
+                try:
+                    sink.plan_undo(to_epoch)
+                except Conflict as error:
+                    if error.code != "sink.undo_refused":
+                        raise
+                    refused[name] = error.message
+        return refused

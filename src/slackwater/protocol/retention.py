@@ -1,12 +1,11 @@
 """Retention: delete what the log has retired, and sweep what crashed attempts left.
 
-The record comes first, the deletes after it, manifests last. What leaves is planned in ``formats/plans.py`` and retired
+The record comes first, the deletes after it, manifests last. What leaves is planned in ``keep.py`` and retired
 with a checkpoint's own record, or by ``forget.py``; a crash in between repeats the deletes.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -14,21 +13,19 @@ from typing import cast
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, SlackwaterError
+from ..errors import Corrupt
 from ..failpoints import reach
-from ..formats.keys import LATEST, checkpoint_folder, manifest_key, parse_key
+from ..formats.keys import CHECKPOINTS, LATEST, checkpoint_folder, manifest_key, parse_key
 from ..formats.manifest import references
 from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
 from ..parallel import in_parallel
 from ..settings import Settings
-from ..store import KeepsUnfinished, Store, finished_key
-from .checkpoint import Checkpointer
-from .log import Log
-from .recovery import DAMAGE, Claimed, load_manifest
+from ..store import Store
+from .log import Log, Permit
+from .pipeline import Pipeline
 from .sinks import CommittingSink
 from .state import require_current
-
-logger = logging.getLogger("slackwater")
+from .verified_reads import DAMAGE, load_manifest
 
 
 class Needed(msgspec.Struct, frozen=True):
@@ -107,36 +104,32 @@ def delete_doomed(store: Store, doomed: Doomed) -> None:
     reach("delete.after")
 
 
-def delete_retired(store: Store, log: Log, generation: int, references: References) -> list[int]:
+def delete_retired(pipeline: Pipeline, permit: Permit, references: References) -> list[int]:
     """Delete the bytes of retired checkpoints that no live one needs; return the epochs that are gone for good."""
-    if not cast(State, log.state).retired:
+    if not pipeline.state.retired:
         return []
-    state, needed = find_needed(log, generation, references)
+    state, needed = find_needed(pipeline.log, permit, references)
     doomed = find_doomed(state, needed, references)
-    delete_doomed(store, doomed)
+    delete_doomed(pipeline.store, doomed)
     return doomed.epochs
 
 
-def delete_old(store: Store, log: Log, checkpointer: Checkpointer, references: References) -> SlackwaterError | None:
-    """Delete what is retired, and old records; return what hindered it.
+class Survey(msgspec.Struct, frozen=True):
+    """What lay in the store and at the sinks before the claim: only of this may the sweep delete anything."""
 
-    Every checkpoint counts all the same. The next one tries again, and so does a start: its first one needs the room,
-    if deletes have failed for long.
-    """
-    try:
-        checkpointer.note_deleted(delete_retired(store, log, checkpointer.generation, references))
-        log.trim_if_due()
-    except Conflict:
-        raise
-    except SlackwaterError as error:
-        logger.warning("old checkpoints or records were not deleted yet: %s", error)
-        return error
-    return None
+    keys: list[str]
+    attempts: dict[str, list[str]]
 
 
-def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, CommittingSink], references: References) -> int:
+def sweep(
+    pipeline: Pipeline,
+    permit: Permit,
+    survey: Survey,
+    sinks: Mapping[str, CommittingSink],
+    references: References,
+) -> int:
     """Delete, of what was there before the claim, what no checkpoint names; return how many things went."""
-    state, survey = cast(State, log.state), claimed.survey
+    store, state = pipeline.store, pipeline.state
     # Only the head may still have to be committed; the sinks first, because no damaged manifest can hinder them.
     head = {state.head.checkpoint_id} if state.head else set()
     count = 0
@@ -147,31 +140,27 @@ def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, Committi
     kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in state.checkpoint_ids)}
     strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
     if strays:
-        state, needed = find_needed(log, claimed.state.generation, references)
+        state, needed = find_needed(pipeline.log, permit, references)
         for entry in state.retired:
             # The deleter's, who records that they are gone.
             with suppress(Corrupt):
                 needed.keys.update(references.of(entry))
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
-    # Who was killed never finishes them; who is at work, like somebody who makes a savepoint, writes them again.
-    unfinished = [key for key in survey.unfinished if _is_ours(finished_key(key))]
-    if isinstance(store, KeepsUnfinished):
-        store.delete_unfinished(unfinished)
-    count += len(strays) + len(unfinished)
+    count += len(strays) + store.remove_unfinished(CHECKPOINTS)
     reach("sweep.after")
     return count
 
 
-def find_needed(log: Log, generation: int | None, references: References) -> tuple[State, Needed]:
-    """Find what live checkpoints need, and the state that this is said of. Who is no driver has no generation."""
+def find_needed(log: Log, permit: Permit | None, references: References) -> tuple[State, Needed]:
+    """Find what live checkpoints need, and the state that this is said of. Who is no driver has no permit."""
     state = cast(State, log.state)
     while (needed := references.of_live(state)).blind:
         # That manifest may have been deleted by somebody who retired it meanwhile. If this was a newer driver, all of
         # this is its own to judge.
         known, state = state, cast(State, log.read())
-        if generation is not None:
-            require_current(state, generation)
+        if permit is not None:
+            require_current(state, permit.generation)
         if state is known:
             break
     return state, needed

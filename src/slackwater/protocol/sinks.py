@@ -84,7 +84,7 @@ class SinkFailed(SlackwaterError):
             f"the sink {name!r} did not {what}: {reason}",
             code="sink.commit_failed",
             hint="mend the cause and start again: the epoch counts, and the start drives it into the sink first",
-            settlement=_settlement(document, {**statuses, name: failed}),
+            settlement=_settlement(document.epoch, {**statuses, name: failed}),
             exit_code=getattr(cause, "exit_code", 1),
         )
 
@@ -130,10 +130,20 @@ def drive_sinks(document: Manifest, sinks: Mapping[str, CommittingSink]) -> Sett
         except Exception as error:
             raise SinkFailed.because(error, document, name, statuses) from error
         statuses[name] = _GIVEN_UP if name in absent else SinkStatus(status="Committed")
-    return _settlement(document, statuses)
+    return _settlement(document.epoch, statuses)
 
 
-def find_absent(document: Manifest, sinks: Mapping[str, CommittingSink]) -> set[str]:
+class HasPlace(Protocol):
+    """A sink, or what is known of one."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+
+def find_absent(document: Manifest, sinks: Mapping[str, HasPlace]) -> set[str]:
     """Name the manifest's sinks that the program lacks, or has at another place than the epoch's rows are."""
     absent, rollback = document.sinks.keys() - sinks.keys(), document.rollback
     for name, output in document.sinks.items():
@@ -152,9 +162,14 @@ def undo_sink(sink: CommittingSink, rollback: RolledBack, name: str, epoch: int)
         sink.undo(rollback.to_epoch, epoch)
 
 
-def _settlement(document: Manifest, statuses: dict[str, SinkStatus]) -> Settlement:
+def settle_without_sinks(epoch: int) -> Settlement:
+    """Settle an epoch of a pipeline that has no sinks."""
+    return _settlement(epoch, {})
+
+
+def _settlement(epoch: int, statuses: dict[str, SinkStatus]) -> Settlement:
     return Settlement(
-        epoch=document.epoch,
+        epoch=epoch,
         sinks=statuses,
         durations_ms={},
         requests={},

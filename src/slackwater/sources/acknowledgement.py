@@ -18,7 +18,7 @@ from ..inboxes import format as documents
 from ..inboxes.documents import replace_document
 from ..inboxes.format import COVERED_FILE, Covered
 from ..inboxes.reader import check_range, read_covered, read_published
-from ..protocol.recovery import load_manifest
+from ..protocol.verified_reads import load_manifest
 from ..spark.logical import listed, source_type
 from ..store import Store
 

@@ -18,7 +18,7 @@ from ..formats.manifest import Manifest
 from ..keyed.format import is_keyed
 from ..protocol.artifacts import Holdings
 from ..protocol.kinds import check_kind
-from ..protocol.recovery import restore
+from ..protocol.artifacts import get_artifacts
 from ..settings import Settings
 from ..store import Store
 from .capture import capture

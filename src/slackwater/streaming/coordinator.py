@@ -18,7 +18,7 @@ import msgspec
 from ..clock import Clock
 from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from ..failpoints import reach
-from ..protocol.checkpoint import Checkpointer, Report
+from ..protocol.checkpoint import Checkpointer, CheckpointReport
 from ..protocol.log import Log
 from ..protocol.retention import References, delete_old
 from ..protocol.sinks import Attempt, SinkFailed, describe_output

@@ -11,7 +11,7 @@ import msgspec
 from ..clock import Clock
 from ..errors import SlackwaterError
 from ..formats.state import LiveCheckpoint
-from ..protocol.checkpoint import Report
+from ..protocol.checkpoint import CheckpointReport
 from ..store import Requests
 
 # Upper bounds of the histogram of durations.
