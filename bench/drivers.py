@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slackwater.clock import SystemClock
 from slackwater.protocol import recovery
-from slackwater.protocol.checkpoint import Checkpointer, CheckpointReport
+from slackwater.protocol.checkpoint import Checkpointer
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.log import Log
 from slackwater.protocol.sinks import Attempt

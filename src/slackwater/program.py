@@ -17,27 +17,23 @@ from typing import Any, cast
 
 import msgspec
 
-from .clock import Clock, SystemClock, this_process
-from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable
+from .clock import this_process
+from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError
 from .formats.keys import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
 from .formats.positions import text_position
 from .formats.state import Savepoint
 from .ops.savepoint import create_label
-from .protocol import recovery
 from .protocol.address import join_url, refuse_pipeline
-from .protocol.artifacts import Held
-from .protocol.checkpoint import Checkpointer, CheckpointReport, release_failed
+from .protocol.artifacts import Holdings, get_artifacts
+from .protocol.checkpoint import CheckpointReport
 from .protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from .protocol.fallback import recover
+from .protocol.driver import Driver, open_driver
+from .protocol.kinds import PROGRAM, check_kind, refuse_foreign, refuse_renamed
+from .protocol.pipeline import Pipeline, locate
 from .protocol.recovery import tell_fallback
-from .protocol.kinds import PROGRAM, check_kind, refuse_foreign
-from .protocol.log import Log
-from .protocol.driver import Claimed
-from .protocol.retention import References, delete_old, sweep
-from .protocol.sinks import Attempt, CommittingSink, SinkFailed, describe_output
+from .protocol.sinks import Attempt, CommittingSink, describe_output
 from .settings import Settings
-from .store import Store, open_store
 
 # Small partitions share batches, and one that never changes would hold on to an old batch for ever: after so many
 # epochs it is stored again, so that a restore reads few of them.
@@ -65,7 +61,6 @@ class _Recovered(msgspec.Struct, frozen=True, kw_only=True):
     offsets: Offsets = {}
     kept: _KeptState = {}
     operators: list[str] = []
-    holdings: dict[str, Held] = {}
 
 
 def open_pipeline(
@@ -95,25 +90,25 @@ def open_pipeline(
     ...     pipeline.epoch, pipeline.offsets, pipeline.state
     (1, {'orders': {'row': '7'}}, {'counts': {0: b'a', 1: b'b'}})
     """
-    settings, clock, sinks = settings or Settings(), SystemClock(), dict(sinks or {})
+    sinks = dict(sinks or {})
     dropped = [drop_sink] if isinstance(drop_sink, str) else list(drop_sink)
     for given in (name, *sinks, *dropped):
         format_name(given)
     if not isinstance(path := os.fspath(store) if isinstance(store, os.PathLike) else store, str):
         raise InvalidInput("the store must be a path or a URL, as text", code="store.bad_url")
-    opened = open_store(join_url(path, format_name(name)), settings, **(storage_options or {}))
-    log = Log(opened, clock, settings)
-    refuse_foreign(opened, log, name, "program")
-    if log.state is None:
-        refuse_pipeline(path, settings, storage_options)
-    claimed = recovery.claim(opened, log, clock, pipeline=name, driver=this_process(PROGRAM), sinks=sinks)
-    try:
-        return ProgramPipeline(
-            opened, log, clock, settings, name=name, sinks=sinks, claimed=claimed, fallback=fallback, dropped=dropped
-        )
-    except BaseException as error:
-        release_failed(log, claimed.state.generation, error)
-        raise
+    pipeline = locate(join_url(path, format_name(name)), settings, storage_options)
+    refuse_foreign(pipeline.store, pipeline.log, name, "program")
+    if pipeline.log.state is None:
+        refuse_pipeline(path, pipeline.settings, storage_options)
+    driver, recovered = open_driver(
+        pipeline,
+        this_process(PROGRAM),
+        hydrate=lambda manifest, _claimed: _take(pipeline, manifest),
+        sinks=sinks,
+        dropped=dropped,
+        fallback=tell_fallback if fallback else None,
+    )
+    return ProgramPipeline(driver, recovered, sinks)
 
 
 class ProgramPipeline:
@@ -122,52 +117,19 @@ class ProgramPipeline:
     ``epoch``, ``offsets`` and ``state`` are those of the newest checkpoint; of a pipeline that is new, 0 and empty.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        log: Log,
-        clock: Clock,
-        settings: Settings,
-        *,
-        name: str,
-        sinks: dict[str, CommittingSink],
-        claimed: Claimed,
-        fallback: bool,
-        dropped: Collection[str],
-    ) -> None:
-        self.name, self.url = name, store.url
-        self._store, self._log, self._clock, self._settings, self._sinks = store, log, clock, settings, sinks
-        found = recover(
-            store,
-            log,
-            clock,
-            sinks,
-            hydrate=lambda manifest: _take(store, manifest, name, settings),
-            dropped=dropped,
-            fallback=tell_fallback if fallback else None,
-        )
-        head, recovered = found if found else (None, _Recovered())
-        self.epoch = head.manifest.epoch if head else 0
+    def __init__(self, driver: Driver, recovered: _Recovered, sinks: dict[str, CommittingSink]) -> None:
+        pipeline = driver.pipeline
+        self.name, self.url = pipeline.name, pipeline.store.url
+        self._driver, self._sinks = driver, sinks
+        self._clock, self._settings = pipeline.clock, pipeline.settings
+        self.epoch = driver.head.epoch if driver.head else 0
         self._kept = recovered.kept
         self.offsets, self.state = recovered.offsets, _copy(recovered.operators, recovered.kept)
-        self._references = References(store, settings)
-        sweep(store, log, claimed, sinks, self._references)
-        self._checkpointer = Checkpointer(
-            store=store,
-            log=log,
-            clock=clock,
-            settings=settings,
-            pipeline=name,
-            sinks=sinks,
-            holdings=recovered.holdings,
-            settlement=head.settlement if head else None,
-        )
-        delete_old(store, log, self._checkpointer, self._references)
         self._failure: BaseException | None = None
         self._closed = False
         self._lock = threading.Lock()
         # The id that the next checkpoint will have: sinks stage under it.
-        self.attempt = clock.checkpoint_id()
+        self.attempt = self._clock.checkpoint_id()
 
     def checkpoint(
         self,
@@ -175,7 +137,7 @@ class ProgramPipeline:
         offsets: Mapping[str, Mapping[str, str | int]],
         state: Mapping[str, Mapping[int, bytes]],
         staged: Mapping[str, Sequence[dict[str, Any]]] | None = None,
-    ) -> Report:
+    ) -> CheckpointReport:
         """Make this the next epoch. When it returns, the epoch is durable, and every sink has committed it.
 
         ``offsets`` by source, and all of the ``state`` by operator, its partitions numbered 0, 1, 2 …; a partition that
@@ -198,9 +160,7 @@ class ProgramPipeline:
                 files=[CutFile(OFFSETS_FILE, document, len(document))],
             )
             try:
-                report = self._checkpointer.checkpoint(cut, attempt)
-                self._references.know(report.checkpoint_id, report.objects)
-                delete_old(self._store, self._log, self._checkpointer, self._references)
+                report = self._driver.checkpoint(cut, attempt)
             except BaseException as error:
                 self._failure = error
                 raise
@@ -213,7 +173,7 @@ class ProgramPipeline:
         """Label the newest checkpoint, so that retention keeps it."""
         with self._alone():
             self._refuse_ended()
-            return create_label(self._log, label, str(self.epoch) if self.epoch else "latest")
+            return create_label(self._driver.pipeline.log, label, str(self.epoch) if self.epoch else "latest")
 
     def close(self) -> None:
         """End this run on record. A second call does nothing; one that was fenced leaves all to the other."""
@@ -221,18 +181,13 @@ class ProgramPipeline:
             if self._closed:
                 return
             self._closed = True
-            if isinstance(self._failure, Conflict | Unavailable):
-                return
-            try:
-                self._checkpointer.release(self._failure if isinstance(self._failure, SinkFailed) else None)
-            except Conflict as error:
-                if error.code != "driver.fenced":
-                    raise
-                return  # What was checkpointed counts, and there is nothing of this run to end.
-            if self._failure is None:
-                # What was staged for an epoch that did not come. After a failure only recovery can judge it.
-                for sink in self._sinks.values():
-                    sink.discard([self.attempt])
+            # What was staged for an epoch that did not come. After a failure only recovery can judge it.
+            unfinished = [self.attempt] if self._failure is None else []
+            hindrance = self._driver.end(self._failure, unfinished)
+            # Whoever was fenced has nothing to end: what was checkpointed counts.
+            fenced = isinstance(hindrance, Conflict) and hindrance.code == "driver.fenced"
+            if hindrance is not None and not fenced:
+                raise hindrance
 
     def __enter__(self) -> ProgramPipeline:
         return self
@@ -360,10 +315,12 @@ def _position(source: str, pairs: Mapping[str, str | int]) -> SourcePosition:
         ) from None
 
 
-def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _Recovered:
+def _take(pipeline: Pipeline, manifest: Manifest | None) -> tuple[_Recovered, Holdings]:
     """Get what a checkpoint holds, every byte verified; batches may bring older files along, which are let go."""
+    if manifest is None:
+        return _Recovered(), {}
     check_kind(manifest, "program")
-    recovery.refuse_renamed(manifest, name)
+    refuse_renamed(manifest, pipeline.name)
     partitions = {(operator, p.partition): p for operator, held in manifest.operators.items() for p in held.partitions}
     wanted = {_file(p.path, p.version, p.unique_id): key for key, p in partitions.items()}
     found: dict[tuple[str, int], bytes] = {}
@@ -372,7 +329,7 @@ def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _R
         if path in wanted:
             found[wanted[path]] = b"".join(parts)
 
-    holdings = recovery.restore(store, manifest, settings, write)
+    holdings = get_artifacts(pipeline.store, manifest, pipeline.settings, write)
     kept = _KeptState()
     for (operator, number), partition in partitions.items():
         data = found.get((operator, number))
@@ -384,9 +341,9 @@ def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _R
                 hint="slackwater verify URL --read-data",
             )
         kept[operator, number] = _Kept(partition.version, partition.unique_id, data)
-    return _Recovered(
+    recovered = _Recovered(
         offsets={source: dict(position.offsets) for source, position in manifest.source_offsets.items()},
         kept=kept,
         operators=list(manifest.operators),
-        holdings={path: held for path, held in holdings.items() if path in wanted},
     )
+    return recovered, {path: held for path, held in holdings.items() if path in wanted}

@@ -23,8 +23,8 @@ from demo.payments_stream import totals
 from slackwater.clock import SystemClock
 from slackwater.ops.savepoint import create_label
 from slackwater.protocol.log import Log
-from slackwater.protocol.verified_reads import load_manifest
 from slackwater.protocol.sinks import SinkFailed
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark.session import REQUIRED, check_session
 from slackwater.store import open_store

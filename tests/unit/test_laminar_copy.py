@@ -19,7 +19,6 @@ from slackwater.ops.verify import verify
 from slackwater.protocol.log import Log
 from slackwater.protocol.recovery import claim
 from slackwater.protocol.verified_reads import load_manifest
-from slackwater.protocol.artifacts import get_artifacts
 from slackwater.settings import MIB, Settings
 from slackwater.spark.hydrate import hydrate
 from slackwater.store import open_store

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import slackwater as sw
 from slackwater.clock import SystemClock
-from slackwater.protocol.checkpoint import CheckpointReport
 from slackwater.store import Requests
 from slackwater.streaming.metrics import Endpoint, parse_metrics, serve
 from slackwater.streaming.progress import Progress

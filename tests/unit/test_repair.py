@@ -22,16 +22,15 @@ from slackwater.formats.change import Repair
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.state import State
 from slackwater.ops.pipelines import open_pipeline, pipelines
-from slackwater.ops.repair import plan_repair, repair
-from slackwater.ops.repair import RepairPlan
+from slackwater.ops.repair import RepairPlan, plan_repair, repair
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
 from slackwater.protocol import retention
 from slackwater.protocol import state as protocol_state
 from slackwater.protocol.log import Log
-from slackwater.protocol.verified_reads import load_manifest
 from slackwater.protocol.sinks import SinkFailed
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.store.checked import Checked

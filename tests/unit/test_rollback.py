@@ -23,8 +23,8 @@ from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.protocol.kinds import refuse_foreign
 from slackwater.protocol.log import Log
-from slackwater.protocol.verified_reads import load_manifest
 from slackwater.protocol.sinks import SinkFailed
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store

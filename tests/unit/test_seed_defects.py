@@ -27,8 +27,8 @@ from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.parallel import in_parallel
 from slackwater.protocol.keep import plan_retire
-from slackwater.protocol.verified_reads import load_manifest
 from slackwater.protocol.retention import delete_retired
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
 from slackwater.store import open_store
 from tests.golden.samples import golden_manifest

@@ -32,12 +32,12 @@ from ..protocol.address import pipeline_name
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import Checkpointer
 from ..protocol.cut import Cut, CutFile, CutOperator
+from ..protocol.driver import Claimed
 from ..protocol.keep import KeepRules
 from ..protocol.log import Log
-from ..protocol.verified_reads import DAMAGE, load_manifest
-from ..protocol.driver import Claimed
 from ..protocol.retention import References, delete_old, sweep
 from ..protocol.sinks import Attempt
+from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..rocks.database import Change
 from ..settings import Settings
 from ..store import Store, local_folder

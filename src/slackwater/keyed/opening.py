@@ -23,13 +23,12 @@ from ..protocol import recovery
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import release_failed
+from ..protocol.driver import Claimed
 from ..protocol.fallback import recover
-from ..protocol.recovery import tell_fallback
 from ..protocol.kinds import KEYED, check_kind, refuse_foreign
 from ..protocol.log import Log
 from ..protocol.log_damage import read_record
-from ..protocol.driver import Claimed
-from ..protocol.recovery import Head, redrive
+from ..protocol.recovery import Head, redrive, tell_fallback
 from ..protocol.verified_reads import twice
 from ..settings import Settings
 from ..store import Store, open_store

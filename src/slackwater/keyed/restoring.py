@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ..errors import Corrupt, InvalidInput
 from ..formats.manifest import Manifest
-from ..protocol.artifacts import Held
-from ..protocol.artifacts import get_artifacts
+from ..protocol.artifacts import Held, get_artifacts
 from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store
@@ -59,7 +58,7 @@ def write_checkpoint(store: Store, manifest: Manifest, directory: Path, settings
         folders.add(target.parent)
 
     directory.mkdir(parents=True)
-    holdings = restore(store, manifest, settings, write)
+    holdings = get_artifacts(store, manifest, settings, write)
     here = folder_of(STATE)
     if manifest.vnode_count is None or not (directory / here / DESCRIPTION_FILE).is_file():
         raise Corrupt(

@@ -6,17 +6,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..clock import SystemClock, this_process
+from ..clock import this_process
 from ..errors import Conflict, InvalidInput, NotFound
 from ..formats.keys import format_name
-from ..formats.state import LiveCheckpoint
-from ..protocol import recovery
+from ..formats.state import LiveCheckpoint, State
 from ..protocol.address import join_url, refuse_pipeline
-from ..protocol.checkpoint import make_first
-from ..protocol.log import Log
+from ..protocol.driver import make_first
+from ..protocol.pipeline import locate
 from ..settings import Settings
 from ..spark.capture import capture
-from ..store import local_folder, open_store
+from ..store import local_folder
 
 
 def adopt(
@@ -36,7 +35,7 @@ def adopt(
 
     What the query wrote for micro-batches that it did not commit stays where it is, and is written again.
     """
-    settings, clock = Settings(), SystemClock()
+    settings = Settings()
     url = join_url(_as_text(store, "store.bad_url"), format_name(pipeline))
     root = _local(_as_text(directory, "adopt.not_local"))
     newest = _newest_commit(root)
@@ -49,14 +48,18 @@ def adopt(
             hint="stop it first, then adopt its directory",
         )
     refuse_pipeline(_as_text(store, "store.bad_url"), settings, storage_options)
-    opened = open_store(url, settings, **(storage_options or {}))
-    log = Log(opened, clock, settings)
-    _refuse_old(log, pipeline)
-    driver = this_process("adopt")
-    state = recovery.claim(opened, log, clock, pipeline=pipeline, driver=driver, sinks={}).state
-    if state.head is not None:
-        _refuse_old(log, pipeline)  # somebody was faster
-    return make_first(opened, log, clock, settings, pipeline=pipeline, cut=cut).live[-1]
+    place = locate(url, settings, storage_options)
+
+    def refuse_old(state: State | None) -> None:
+        if state is not None and state.head is not None:
+            raise Conflict(
+                f"the pipeline {pipeline!r} has checkpoints of its own already, up to epoch {state.epoch}",
+                code="adopt.not_new",
+                hint="start it: it goes on from there; or adopt under another pipeline's name",
+            )
+
+    make_first(place, this_process("adopt"), cut, refuse_old)
+    return place.state.live[-1]
 
 
 def _as_text(given: object, code: str) -> str:
@@ -92,13 +95,3 @@ def _newest_commit(root: Path) -> int:
             hint="start the pipeline without adopting: there is nothing to go on from",
         )
     return max(numbers)
-
-
-def _refuse_old(log: Log, pipeline: str) -> None:
-    state = log.read()
-    if state is not None and state.head is not None:
-        raise Conflict(
-            f"the pipeline {pipeline!r} has checkpoints of its own already, up to epoch {state.epoch}",
-            code="adopt.not_new",
-            hint="start it: it goes on from there; or adopt under another pipeline's name",
-        )

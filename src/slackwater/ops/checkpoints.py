@@ -12,8 +12,8 @@ from ..formats.manifest import Manifest, Origin, SourcePosition, all_files
 from ..formats.query import Query
 from ..formats.state import LiveCheckpoint, State
 from ..parallel import in_parallel
-from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..protocol.state import labels_of
+from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..settings import Settings
 from .pipelines import Pipeline, Problem
 

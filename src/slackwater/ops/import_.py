@@ -11,18 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from ..clock import Clock, SystemClock, this_process
+from ..clock import this_process
 from ..errors import Conflict, NotFound
 from ..formats.manifest import Origin
 from ..formats.state import State
 from ..laminar.content import Content, Piece, partition_path
 from ..laminar.folder import Folder, SeedCheckpoint, load_content, open_folder, read_sidecar, resolve
 from ..laminar.verification import fetch
-from ..protocol import recovery
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
-from ..protocol.checkpoint import make_first, release
 from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from ..protocol.log import Log
+from ..protocol.driver import make_first
+from ..protocol.pipeline import Pipeline, locate
+from ..protocol.verified_reads import load_manifest
 from ..settings import Settings
 from ..store import Store, open_store
 
@@ -52,15 +52,15 @@ def copy_in(
     The folder is only read, all of the checkpoint and verified, before the pipeline is touched. Killed at any step, the
     same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts is settled.
     """
-    settings, clock = settings or Settings(), SystemClock()
+    settings = settings or Settings()
     folder = require_folder(open_store(folder_url, settings, **(storage_options or {})))
     checkpoint = resolve(folder, ref)
     content = load_content(folder, checkpoint)
-    pipeline, store = pipeline_name(url), open_store(url, settings)
+    pipeline_name(url)
     refuse_inside_pipeline(url, settings)
     with tempfile.TemporaryDirectory(prefix="slackwater-copy-") as spool:
         cut = _spool(folder, checkpoint, content, Path(spool))
-        return _copy(store, clock, settings, cut, pipeline)
+        return _copy(locate(url, settings), cut)
 
 
 def require_folder(store: Store) -> Folder:
@@ -123,33 +123,23 @@ def cut_of(content: Content, file: Callable[[Piece], CutFile]) -> Cut:
     )
 
 
-def _copy(store: Store, clock: Clock, settings: Settings, cut: Cut, pipeline: str) -> Copied:
-    log = Log(store, clock, settings)
-    state = log.read()
-    if state is not None and state.head is not None:
-        _refuse_other(store, state, cut, pipeline)
-        if state.settled_epoch == state.epoch and state.release_append_id is not None:
-            return _copied(pipeline, state, cut, done=True)
-    state = recovery.claim(store, log, clock, pipeline=pipeline, driver=this_process("copy"), sinks={}).state
-    if state.head is not None:
-        # Somebody was faster, or an earlier try died after it counted: then all that is left is to settle it.
-        _refuse_other(store, state, cut, pipeline)
-        head = recovery.redrive(store, log, state, {})
-        release(log, state.generation, head.settlement if head else None)
-        return _copied(pipeline, state, cut, done=True)
-    state = make_first(store, log, clock, settings, pipeline=pipeline, cut=cut)
-    return _copied(pipeline, state, cut, done=False)
+def _copy(pipeline: Pipeline, cut: Cut) -> Copied:
+    """Make the cut the first checkpoint; where an earlier try has, say so, and settle what is open."""
 
+    def refuse_other(state: State | None) -> None:
+        """Refuse a pipeline that has a history of its own; one whose head is this very copy has none."""
+        head = state.head if state else None
+        if state is not None and head is not None and load_manifest(pipeline.store, head).origin != cut.origin:
+            raise Conflict(
+                f"the pipeline {pipeline.name!r} has checkpoints already, up to epoch {state.epoch}",
+                code="copy.not_new",
+                hint="copy into a pipeline of another name",
+            )
 
-def _refuse_other(store: Store, state: State, cut: Cut, pipeline: str) -> None:
-    """Refuse a pipeline that has a history of its own; one whose head is this very copy is no other."""
-    head = state.head
-    if head is not None and recovery.load_manifest(store, head).origin != cut.origin:
-        raise Conflict(
-            f"the pipeline {pipeline!r} has checkpoints already, up to epoch {state.epoch}",
-            code="copy.not_new",
-            hint="copy into a pipeline of another name",
-        )
+    refuse_other(state := pipeline.log.read())
+    settled = state is not None and state.settled_epoch == state.epoch > 0 and state.release_append_id is not None
+    made = not settled and make_first(pipeline, this_process("copy"), cut, refuse_other)
+    return _copied(pipeline.name, pipeline.state, cut, done=not made)
 
 
 def _copied(pipeline: str, state: State, cut: Cut, *, done: bool) -> Copied:

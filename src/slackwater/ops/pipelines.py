@@ -16,8 +16,8 @@ from ..formats.state import State
 from ..parallel import in_parallel
 from ..protocol.address import folder_name, join_url, refuse_pipeline_at, split_url
 from ..protocol.log import Log
-from ..protocol.verified_reads import DAMAGE
 from ..protocol.log_damage import refuse_missing_log
+from ..protocol.verified_reads import DAMAGE
 from ..settings import Settings
 from ..store import Store, local_folder, open_store
 

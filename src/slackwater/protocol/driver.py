@@ -83,6 +83,20 @@ def open_driver(
         raise
 
 
+def make_first(pipeline: Pipeline, name: str, cut: Cut, admit: Admit) -> bool:
+    """Make a cut from elsewhere the first checkpoint of a pipeline, which ``admit`` must find to be new; say if it was.
+
+    What its query will be is not known, and it has no sinks yet: the first start says both. Where ``admit`` lets a
+    checkpoint pass that is there already, a try before this one has made it: then it is settled.
+    """
+    driver, _ = open_driver(pipeline, name, hydrate=lambda _manifest, _claimed: (None, {}), admit=admit)
+    with driver:
+        if driver.state.head is not None:
+            return False
+        driver.checkpoint(cut, Attempt(checkpoint_id=pipeline.clock.checkpoint_id(), outputs={}))
+    return True
+
+
 def claim_driver(
     pipeline: Pipeline, name: str, *, sinks: Mapping[str, CommittingSink] | None = None, admit: Admit | None = None
 ) -> Driver:

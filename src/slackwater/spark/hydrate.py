@@ -16,9 +16,8 @@ from ..errors import Corrupt, InvalidInput, Unavailable
 from ..formats.keys import check_path
 from ..formats.manifest import Manifest
 from ..keyed.format import is_keyed
-from ..protocol.artifacts import Holdings
+from ..protocol.artifacts import Holdings, get_artifacts
 from ..protocol.kinds import check_kind
-from ..protocol.artifacts import get_artifacts
 from ..settings import Settings
 from ..store import Store
 from .capture import capture
@@ -74,7 +73,7 @@ def write_files(
         _unfinished.add(partial)
         partial.mkdir()
         partial.chmod(0o755)
-        holdings = restore(store, manifest, settings, _Writer(partial, directory).write)
+        holdings = get_artifacts(store, manifest, settings, _Writer(partial, directory).write)
         if check is not None:
             check(partial, manifest)
         partial.rename(directory)

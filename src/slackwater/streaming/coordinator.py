@@ -326,7 +326,7 @@ def _is_store_away(failure: BaseException | None) -> bool:
     return isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log."))
 
 
-def describe(report: Report, first_micro_batch: int, spent: Requests) -> str:
+def describe(report: CheckpointReport, first_micro_batch: int, spent: Requests) -> str:
     """Format a checkpoint's one log line."""
     total_ms = sum(report.durations_ms.values())
     phases = ", ".join(f"{name} {ms}" for name, ms in report.durations_ms.items())

@@ -56,7 +56,7 @@ class Progress:
     def figures(self) -> Figures:
         return self._figures
 
-    def note_settled(self, report: Report, spent: Requests) -> None:
+    def note_settled(self, report: CheckpointReport, spent: Requests) -> None:
         """Count a checkpoint; an error that was there is over."""
         took_s = sum(report.durations_ms.values()) / 1000
         with self._lock:
