@@ -16,8 +16,8 @@ from slackwater.inboxes.reader import Message, read_covered
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.protocol.recovery import load_manifest
 from slackwater.sources.inbox import record_batch
+from slackwater.streaming.delivery import check_delivery
 from slackwater.streaming.query import PipelineQuery
-from slackwater.streaming.start import check_delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,4 +1,4 @@
-"""The coordinator: takes each micro-batch of one Spark query along the path.
+"""The coordinator: the order of steps of one micro-batch of a Spark query.
 
 foreachBatch: stage every sink ─ (Spark commits) ─ in the background: capture ─ checkpoint ─ delete what is old
 
@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from ..clock import Clock
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from ..errors import Conflict, SlackwaterError, Unavailable
 from ..failpoints import reach
+from ..formats.state import State
 from ..protocol.checkpoint import Attempt, Checkpointer, Report, SinkFailed, describe_output
 from ..protocol.log import Log
 from ..protocol.retention import References, delete_old
@@ -25,12 +26,10 @@ from ..settings import Settings
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sources.acknowledgement import Acknowledgements
-from ..spark.capture import capture
-from ..spark.working_directory import WorkingDirectory
 from ..store import Requests, Store
-from ..tables.versions import Tables
 from .epochs import Epoch, Epochs, StagedBatch
 from .progress import Progress
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,36 +55,45 @@ class Stopping(SlackwaterError):
     """Ends Spark's query from inside foreachBatch; not a failure of its own."""
 
 
+class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver has of its pipeline, from the claim on."""
+
+    store: Store
+    log: Log
+    clock: Clock
+    settings: Settings
+    checkpointer: Checkpointer
+    references: References
+
+
 class Coordinator:
     """One driver's run over one pipeline. ``stage`` runs in Spark's thread, everything after it in one of its own."""
 
     def __init__(
         self,
-        *,
-        checkpointer: Checkpointer,
-        store: Store,
-        log: Log,
-        references: References,
-        clock: Clock,
-        settings: Settings,
+        driver: DriverParts,
         sinks: Mapping[str, Sink],
-        work: WorkingDirectory,
-        tables: Tables,
-        source_types: Sequence[str],
-        ahead: int,
+        workspace: Workspace,
         acknowledgements: Acknowledgements,
+        *,
+        ahead: int,
     ) -> None:
-        self.checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
-        self._clock, self._sinks, self._acknowledgements = clock, sinks, acknowledgements
-        self._work, self.tables, self._source_types = work, tables, source_types
+        self._driver, self._sinks, self._workspace, self._acknowledgements = driver, sinks, workspace, acknowledgements
+        self._clock, self._store, self.tables = driver.clock, driver.store, workspace.tables
+        settings = driver.settings
         self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight, ahead=ahead)
-        self.progress = Progress(clock, checkpointer.state.head, store.requests, lambda: len(self._epochs))
+        self.progress = Progress(self._clock, self.state.head, self._store.requests, lambda: len(self._epochs))
         self._at_end = ExitStack()
         self._unfinished: set[str] = set()
         self._changed = threading.Condition()
         self.stopping = False
         self.failure: BaseException | None = None
         self.ended = threading.Event()
+
+    @property
+    def state(self) -> State:
+        """The newest state that the driver knows."""
+        return self._driver.checkpointer.state
 
     # --- in Spark's thread
 
@@ -102,7 +110,7 @@ class Coordinator:
             self._unfinished.add(checkpoint_id)
         staged = None
         try:
-            self._check_followed(micro_batch, before)
+            self._workspace.check_followed(micro_batch, before)
             self.tables.begin(checkpoint_id, micro_batch)
             staged = StagedBatch(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
         except BaseException as error:
@@ -116,18 +124,6 @@ class Coordinator:
             with self._changed:
                 self._epochs.end(staged, self._clock.monotonic())
                 self._changed.notify_all()
-
-    def _check_followed(self, micro_batch: int, before: int) -> None:
-        """See that Spark keeps its logs where we look for them: else no micro-batch would ever be checkpointed."""
-        # It writes a micro-batch's offsets before foreachBatch, and its commit before the next one.
-        expected = [f"offsets/{micro_batch}", *([f"commits/{before}"] if before >= 0 else [])]
-        for name in expected:
-            if not (self._work.checkpoint / name).exists():
-                raise Corrupt(
-                    f"Spark runs micro-batch {micro_batch}, and {name} is not in {self._work.checkpoint}",
-                    code="capture.file_missing",
-                    hint="see that nobody cleans up in the working directory, then start again",
-                )
 
     def _stage_all(self, frame: DataFrame, checkpoint_id: str, micro_batch: int) -> dict[str, dict[str, Any]]:
         # Functions last: they may drop the frame's cache, and what they do is seen at once.
@@ -172,7 +168,7 @@ class Coordinator:
                 failed = error
             self.failure = self.failure or self.tables.error or failed
             self._finish()
-            self._work.remove()
+            self._workspace.directory.remove()
             with self._changed:
                 try:
                     self._at_end.close()
@@ -215,9 +211,8 @@ class Coordinator:
             return self._epochs.closed[0] if self._epochs.closed else None
 
     def _is_committed(self, micro_batch: int, patience_s: float) -> bool:
-        commit = self._work.checkpoint / "commits" / str(micro_batch)
         deadline = self._clock.monotonic() + patience_s
-        while not commit.exists():
+        while not self._workspace.is_committed(micro_batch):
             if self._clock.monotonic() >= deadline:
                 return False
             self._clock.sleep(_COMMIT_POLL_S)
@@ -228,22 +223,22 @@ class Coordinator:
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
         self._unfinished.discard(epoch.checkpoint_id)
         requests, began = self._store.requests.snapshot(), self._clock.monotonic()
-        cut = capture(self._work.checkpoint, epoch.last, self._source_types)
-        cut = self.tables.add(cut, epoch.checkpoint_id, self.checkpointer.holdings)
+        driver = self._driver
+        cut = self._workspace.capture(epoch, driver.checkpointer.holdings)
         cut = msgspec.structs.replace(cut, sources=self._acknowledgements.note(cut.sources))
         captured_ms = round(1000 * (self._clock.monotonic() - began))
-        report = self.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
-        self._references.know(report.checkpoint_id, report.objects)
+        report = driver.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
+        driver.references.know(report.checkpoint_id, report.objects)
         self.tables.settle(epoch.checkpoint_id, epoch.last)
         # Its files are stored: Spark may clean them up now.
         with self._changed:
             self._epochs.settle()
             self.progress.note_settled(report, self._store.requests.snapshot() - requests)
             self._changed.notify_all()
-        if error := delete_old(self._store, self._log, self.checkpointer, self._references):
+        if error := delete_old(driver.store, driver.log, driver.checkpointer, driver.references):
             self.progress.note_error(error)
         self._acknowledgements.know(report.checkpoint_id, cut.sources)
-        if error := self._acknowledgements.acknowledge(self.checkpointer.state):
+        if error := self._acknowledgements.acknowledge(self.state):
             self.progress.note_error(error)
         logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
 
@@ -272,7 +267,7 @@ class Coordinator:
             return
         try:
             # Before the discard: a driver that was fenced, and learns it here, must not touch even its own output.
-            self.checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
+            self._driver.checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
             for sink in self._sinks.values():
                 sink.discard(self._unfinished)
         except BaseException as error:

@@ -12,10 +12,11 @@ from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sinks.target import shared
 from . import unsupported as refused
+from .checks import Definition
 from .metrics import serve
 from .options import OPTIONS, find_near, parse_options
 from .query import PipelineQuery
-from .start import Job, start
+from .start import start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -161,20 +162,20 @@ class PipelineWriter:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
         if path or others:
             raise refused.refuse_start("path" if path else next(iter(others)))
-        job = self._check()
-        if job.options.metrics is None:
-            return start(job)
+        definition = self._check()
+        if definition.options.metrics is None:
+            return start(definition)
         # Before the claim: an address that is taken must not fence a driver that runs.
-        endpoint = serve(job.options.metrics, job.name)
+        endpoint = serve(definition.options.metrics, definition.name)
         try:
-            query = start(job)
+            query = start(definition)
         except BaseException:
             endpoint.close()
             raise
         query.serve_metrics(endpoint)
         return query
 
-    def _check(self) -> Job:
+    def _check(self) -> Definition:
         for sink in self._sinks.values():
             sink.serve(self._output_mode)
         missing = [
@@ -197,9 +198,8 @@ class PipelineWriter:
                 code="option.bad_value",
                 hint='take the .to("…") line away, or the option',
             )
-        refused.check_sources(self._frame)
         name = str(self._name)
-        return Job(
+        return Definition(
             frame=self._frame,
             writer=self._writer,
             name=name,
