@@ -16,7 +16,7 @@ from ..ops.pipelines import refuse_pipeline
 from ..protocol.kinds import refuse_foreign
 from ..protocol.log import Log
 from ..sinks.registry import Sink
-from ..sources.acknowledgement import inboxes_of, refuse_dropped, refuse_others
+from ..sources.inboxes_read import inboxes_of, refuse_dropped, refuse_others
 from ..spark.logical import listed
 from ..spark.plan import describe_query, pipeline_hash, source_types
 from ..spark.session import check_session

@@ -18,7 +18,8 @@ from ..protocol.fallback import recover
 from ..protocol.log import Log
 from ..protocol.retention import References, delete_old, sweep
 from ..protocol.rollback import epochs_after
-from ..sources.acknowledgement import Acknowledgements, refuse_dropped
+from ..sources.acknowledgement import Acknowledgements
+from ..sources.inboxes_read import refuse_dropped
 from ..spark.hydrate import checkpoint_location
 from ..spark.session import micro_batches_ahead
 from ..spark.working_directory import WorkingDirectory, working_place
