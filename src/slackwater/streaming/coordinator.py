@@ -19,16 +19,16 @@ from ..clock import Clock
 from ..errors import Conflict, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.state import State
-from ..protocol.checkpoint import Attempt, Checkpointer, Report, SinkFailed, describe_output
+from ..protocol.checkpoint import Attempt, Checkpointer, SinkFailed, describe_output
 from ..protocol.log import Log
 from ..protocol.retention import References, delete_old
 from ..settings import Settings
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sources.acknowledgement import Acknowledgements
-from ..store import Requests, Store
+from ..store import Store
 from .epochs import Epoch, Epochs, StagedBatch
-from .progress import Progress
+from .progress import Progress, format_report
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -49,10 +49,6 @@ class RunningQuery(Protocol):
     def stop(self) -> None: ...
 
     def awaitTermination(self) -> object: ...
-
-
-class Stopping(SlackwaterError):
-    """Ends Spark's query from inside foreachBatch; not a failure of its own."""
 
 
 class DriverParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +100,7 @@ class Coordinator:
                 lambda: self.stopping or self.failure or self._epochs.has_room(micro_batch, self._clock.monotonic())
             )
             if self.stopping or self.failure:
-                raise Stopping("the pipeline is stopping", code="pipeline.stopping")
+                raise SlackwaterError("the pipeline is stopping", code="pipeline.stopping")
             before = self._epochs.newest
             checkpoint_id = self._epochs.begin(self._clock.monotonic(), self._clock.checkpoint_id)
             self._unfinished.add(checkpoint_id)
@@ -240,7 +236,7 @@ class Coordinator:
         self._acknowledgements.know(report.checkpoint_id, cut.sources)
         if error := self._acknowledgements.acknowledge(self.state):
             self.progress.note_error(error)
-        logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
+        logger.info(format_report(report, epoch.first, self._store.requests.snapshot() - requests))
 
     def _attempt(self, epoch: Epoch) -> Attempt:
         outputs = {
@@ -318,19 +314,3 @@ def _await_end(query: RunningQuery) -> None:
 def _is_store_away(failure: BaseException | None) -> bool:
     """Tell a store that does not answer from a local file, or a sink's target, that cannot be read."""
     return isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log."))
-
-
-def describe(report: Report, first_micro_batch: int, spent: Requests) -> str:
-    """Format a checkpoint's one log line."""
-    total_ms = sum(report.durations_ms.values())
-    phases = ", ".join(f"{name} {ms}" for name, ms in report.durations_ms.items())
-    requests = f"{spent.puts} puts, {spent.lists} lists, {spent.gets} gets, {spent.deletes} deletes"
-    several = first_micro_batch < report.micro_batch
-    which = (
-        f"micro-batches {first_micro_batch} to {report.micro_batch}" if several else f"micro-batch {report.micro_batch}"
-    )
-    return (
-        f"epoch {report.epoch}, {which}: {report.new_files} state files "
-        f"({report.new_file_bytes} bytes) stored as {report.new_bytes} bytes, {report.full_bytes} in all; "
-        f"{total_ms} ms ({phases}); {requests}"
-    )

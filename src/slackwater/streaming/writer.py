@@ -11,7 +11,7 @@ from ..ops.pipelines import join_url
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sinks.target import shared
-from . import unsupported as refused
+from . import unsupported
 from .checks import Definition
 from .metrics import serve
 from .options import OPTIONS, find_near, parse_options
@@ -79,7 +79,7 @@ class PipelineWriter:
         """Set the trigger: ``processingTime=``, ``availableNow=True`` or ``once=True``."""
         for name, given in (("continuous", continuous), ("realTime", realTime)):
             if given is not None:
-                raise refused.refuse_trigger(name)
+                raise unsupported.refuse_trigger(name)
         self._writer.trigger(processingTime=processingTime, availableNow=availableNow, once=once)  # type: ignore[call-overload]
         return self
 
@@ -93,7 +93,7 @@ class PipelineWriter:
                 'from a checkpoint that is there, once before the start: sw.adopt("DIR", store=URL, pipeline=NAME)',
             )
         if key.lower() == "path":
-            raise refused.refuse_path()
+            raise unsupported.refuse_path()
         if key not in OPTIONS and not key.startswith("store."):
             near = find_near(key)
             raise InvalidInput(
@@ -150,18 +150,18 @@ class PipelineWriter:
         return self.to("foreachBatch", func)
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        if name not in refused.METHODS:
+        if name not in unsupported.METHODS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def refuse(*_: Any, **__: Any) -> NoReturn:
-            raise refused.refuse_method(name)
+            raise unsupported.refuse_method(name)
 
         return refuse
 
     def start(self, *path: Any, **others: Any) -> PipelineQuery:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
         if path or others:
-            raise refused.refuse_start("path" if path else next(iter(others)))
+            raise unsupported.refuse_start("path" if path else next(iter(others)))
         definition = self._check()
         if definition.options.metrics is None:
             return start(definition)
