@@ -13,7 +13,7 @@ from ..formats.manifest import Manifest
 from ..formats.positions import KIND, positions_of
 from ..inboxes.format import COVERED_FILE
 from ..inboxes.reader import check_range, read_covered, read_published
-from ..spark.logical import listed, source_type
+from ..spark.logical import leaves_of, source_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,8 +29,8 @@ def remember(inbox: str, folder: Path) -> None:
 
 def inboxes_of(frame: DataFrame) -> dict[str, Path]:
     """Find the inboxes that a streaming DataFrame reads, of those that this program has opened."""
-    leaves = listed(frame._jdf.queryExecution().analyzed().collectLeaves())
-    sources = [leaf for leaf in leaves if leaf.isStreaming() and leaf.nodeName().startswith("StreamingRelation")]
+    streams = [leaf for leaf in leaves_of(frame) if leaf.isStreaming()]
+    sources = [leaf for leaf in streams if leaf.nodeName().startswith("StreamingRelation")]
     uids = [str(leaf.extraOptions().get("inbox")) for leaf in sources if source_type(leaf) == KIND]
     return {uid: _opened[uid] for uid in uids if uid in _opened}
 

@@ -17,7 +17,7 @@ from ..protocol.kinds import refuse_foreign
 from ..protocol.log import Log
 from ..sinks.registry import Sink
 from ..sources.inboxes_read import inboxes_of, refuse_dropped, refuse_others
-from ..spark.logical import listed
+from ..spark.logical import leaves_of, listed
 from ..spark.plan import describe_query, pipeline_hash, source_types
 from ..spark.session import check_session
 from ..store import Store
@@ -116,7 +116,7 @@ def _sink_changes(before: Manifest, sinks: dict[str, Sink]) -> Iterator[str]:
 
 def _refuse_clean_up(frame: DataFrame) -> None:
     """Refuse a source that drops what it has read when Spark commits: a checkpoint may need it for longer."""
-    for leaf in listed(frame._jdf.queryExecution().analyzed().collectLeaves()):
+    for leaf in leaves_of(frame):
         if leaf.getClass().getSimpleName() != "StreamingRelation":
             continue
         for option in listed(leaf.dataSource().options().toSeq()):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import Literal, get_args
 
 from ..errors import Unsupported
 from ..sinks.registry import Sink
 from ..sources.contracts import contract_of
 
 # From the weakest on.
-_LEVELS = ("at-most-once", "at-least-once", "exactly-once")
+Level = Literal["at-most-once", "at-least-once", "exactly-once"]
+_LEVELS = get_args(Level)
 
 
-def check_delivery(source_types: Collection[str], sinks: Mapping[str, Sink], wanted: str | None) -> str:
+def check_delivery(source_types: Collection[str], sinks: Mapping[str, Sink], wanted: Level | None) -> str:
     """Say the delivery that these sources and sinks really give; refuse a stronger one that was asked for."""
     contracts = {source: contract_of(source) for source in sorted(source_types)}
     lossy = [source for source, contract in contracts.items() if contract.delivery == "at-most-once"]
