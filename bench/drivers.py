@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slackwater.clock import SystemClock
 from slackwater.protocol import recovery
-from slackwater.protocol.checkpoint import Checkpointer
+from slackwater.protocol.checkpoint import Checkpointer, CheckpointReport
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.log import Log
 from slackwater.protocol.sinks import Attempt
@@ -27,7 +27,7 @@ class Driver:
             store=self.store, log=self.log, clock=self.clock, settings=settings, pipeline="bench"
         )
 
-    def checkpoint(self, cut: Cut) -> Report:
+    def checkpoint(self, cut: Cut) -> CheckpointReport:
         return self._checkpointer.checkpoint(cut, Attempt(checkpoint_id=self.clock.checkpoint_id(), outputs={}))
 
 

@@ -15,7 +15,6 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from demo import payments as p
-from slackwater.errors import InvalidInput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,11 +110,7 @@ class PaymentsSource(DataSource):
     def _option(self, name: str, default: str = "", most: int = 2**53) -> int:
         text = self.options.get(name, default)
         if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise InvalidInput(
-                f"option {name} of the payments source is {text!r}",
-                code="payments.option",
-                hint=f"give a whole number from 1 to {most}",
-            )
+            raise ValueError(f"the option {name} of the payments source is {text!r}: it goes from 1 to {most}")
         return int(text)
 
 

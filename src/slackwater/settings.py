@@ -1,4 +1,4 @@
-"""What can be tuned, with its default and bounds."""
+"""Settings: what can be tuned, time-outs too, each with its default and bounds."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ import slackwater as sw
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.spark.working_directory import WorkingDirectory
-from slackwater.streaming.coordinator import Coordinator
-from slackwater.tables.versions import Tables
+from slackwater.streaming.coordinator import Coordinator, DriverParts
+from slackwater.streaming.workspace import Workspace
 from tests.pipelines import Driver, FolderSink
 
 
@@ -58,20 +58,16 @@ class Query:
 
 
 def coordinate(driver: Driver, sink: Any, folder: Path) -> Coordinator:
-    return Coordinator(
-        checkpointer=driver.checkpointer,
+    parts = DriverParts(
         store=driver.store,
         log=driver.log,
-        references=driver.references,
         clock=driver.clock,
         settings=driver.settings,
-        sinks={"totals": sink},
-        work=WorkingDirectory(folder),
-        tables=Tables({}, WorkingDirectory(folder)),
-        source_types=["rate"],
-        ahead=1,
-        acknowledgements=Acknowledgements(driver.store, {}),
+        checkpointer=driver.checkpointer,
+        references=driver.references,
     )
+    workspace = Workspace(WorkingDirectory(folder), ["rate"], {})
+    return Coordinator(parts, {"totals": sink}, workspace, Acknowledgements(driver.store, {}), ahead=1)
 
 
 def write(folder: Path, *names: str) -> None:

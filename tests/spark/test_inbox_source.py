@@ -17,7 +17,6 @@ from slackwater.ops.pipelines import open_pipeline
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.inbox import record_batch
 from slackwater.streaming.query import PipelineQuery
-from slackwater.streaming.start import check_delivery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,14 +95,6 @@ def test_told_so_a_pipeline_lets_go_up_to_its_newest_checkpoint_and_then_no_roll
     manifest = open_pipeline(url)
     (source,) = load_manifest(manifest.store, manifest.state.live[-1]).source_offsets.values()
     assert source.metadata == {"acknowledged": "7"}
-
-
-def test_what_a_source_promises_is_told_and_a_bare_socket_is_told_why():
-    assert check_delivery(["inbox", "file"], {}, "exactly-once") == "exactly once from the receiver on"
-    assert check_delivery(["file"], {}, None) == "exactly once"
-    assert check_delivery(["textsocket"], {}, None).startswith("at most once (the source textsocket cannot replay")
-    with pytest.raises(Unsupported, match=r"delivery\.weaker"):
-        check_delivery(["socket", "inbox"], {}, "exactly-once")
 
 
 def test_messages_that_are_no_text_are_read_as_bytes_or_refused():

@@ -87,7 +87,7 @@ def test_an_epoch_closes_in_time_though_the_source_is_quiet_and_shows_nothing_be
         trickle.drop(range(15, 30))
         # Staged is not enough: what Spark has not committed is dropped with the stop, and done again by the next start.
         # Its progress does not tell: an idle Spark names the next micro-batch, too.
-        eventually((query._coordinator._work.checkpoint / "commits" / "2").exists)
+        eventually((query._coordinator._workspace.directory.checkpoint / "commits" / "2").exists)
         query.stop()
     finally:
         query.stop()

@@ -246,7 +246,7 @@ def test_back_pressure_waits_and_stop_breaks_the_wait(spark: SparkSession, tmp_p
     eventually(lambda: len(query.checkpoints()) >= 1)
     time.sleep(3)
     # One is settling, so none may be staged beside it.
-    assert query._coordinator.checkpointer.state.epoch == 1
+    assert query._coordinator.state.epoch == 1
     stopper = threading.Thread(target=query.stop)
     stopper.start()
     time.sleep(1)

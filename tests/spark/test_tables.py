@@ -272,7 +272,7 @@ def test_a_table_that_is_made_again_leaves_queries_theirs(risks: Risks, spark: S
     risks.made = risks.table()
     with pytest.raises(sw.InvalidInput, match=r"table\.same_name"):
         risks.start(frame.unionByName(risks.joined()))
-    # It is the same query, whichever it reads: only their rooms differ.
+    # It is the same query, whichever it reads: only where versions are published differs.
     hashes = {pipeline_hash(made.join(risks.trickle.rows()), "append", []) for made in (first, risks.made)}
     assert len(hashes) == 1
     wholes = {pipeline_hash(made.dataframe(spark), "append", []) for made in (first, risks.made)}

@@ -16,6 +16,7 @@ from slackwater.formats.manifest import Manifest
 from slackwater.ops.import_ import copy_in
 from slackwater.ops.pipelines import Pipeline, open_pipeline
 from slackwater.ops.verify import verify
+from slackwater.protocol.artifacts import get_artifacts
 from slackwater.protocol.log import Log
 from slackwater.protocol.recovery import claim
 from slackwater.protocol.verified_reads import load_manifest
@@ -31,7 +32,9 @@ POINTS = ["claim.before", "claim.after", "artifacts.after", "manifest.after", "a
 
 def files_of(pipeline: Pipeline) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    restore(pipeline.store, head_of(pipeline), Settings(), lambda path, parts: found.update({path: b"".join(parts)}))
+    get_artifacts(
+        pipeline.store, head_of(pipeline), Settings(), lambda path, parts: found.update({path: b"".join(parts)})
+    )
     return found
 
 

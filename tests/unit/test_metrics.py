@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import slackwater as sw
 from slackwater.clock import SystemClock
+from slackwater.protocol.checkpoint import CheckpointReport
 from slackwater.store import Requests
 from slackwater.streaming.metrics import Endpoint, parse_metrics, serve
 from slackwater.streaming.progress import Progress
@@ -28,8 +29,8 @@ def scrape(address: str) -> dict[tuple[str, ...], float]:
     return {(s.name, s.labels.pop("pipeline"), *s.labels.values()): s.value for s in samples}
 
 
-def report(epoch: int, took_ms: int) -> Report:
-    return Report(
+def report(epoch: int, took_ms: int) -> CheckpointReport:
+    return CheckpointReport(
         epoch=epoch,
         checkpoint_id=SystemClock().checkpoint_id(),
         micro_batch=epoch,

@@ -43,7 +43,7 @@ class Scene:
         (self.work.checkpoint / "offsets" / str(micro_batch)).touch()
 
     def told(self, micro_batch: int) -> Path:
-        return Path((self.table.room / str(micro_batch)).read_text())
+        return Path((self.table.published.path / str(micro_batch)).read_text())
 
     def risk(self, folder: Path) -> bytes | None:
         state = KeyedState(folder, read_only=True)
@@ -107,7 +107,7 @@ def test_a_version_is_there_when_spark_has_written_down_the_offsets(scene: Scene
     scene.tables.start(lambda: is_open)
     scene.change(2)
     scene.offsets(1)
-    eventually((scene.table.room / "1").exists)
+    eventually((scene.table.published.path / "1").exists)
     # While an epoch is open, the micro-batch may belong to it: then it must not read anything newer.
     assert (scene.told(1) == scene.told(0)) == is_open
     before = scene.told(1)
@@ -129,7 +129,7 @@ def test_what_nothing_reads_any_more_is_removed_and_nothing_else(scene: Scene) -
     versions = [scene.told(number) for number in range(3)]
     scene.tables.settle("attempt-1", 1)
     assert [version.exists() for version in versions] == [False, False, True]
-    assert sorted(path.name for path in scene.table.room.iterdir()) == ["2"]
+    assert sorted(path.name for path in scene.table.published.path.iterdir()) == ["2"]
     scene.tables.settle("attempt-2", 2)
     assert versions[2].exists(), "the next one may read it, if nothing changes"
 
@@ -138,15 +138,15 @@ def test_a_feed_that_fails_ends_the_tasks_that_wait_and_is_told(scene: Scene) ->
     scene.change(1, id=None)
     scene.tables.start(lambda: False)
     scene.offsets(0)
-    eventually((scene.table.room / "0").exists)
-    assert (scene.table.room / "0").read_text() == ""
+    eventually((scene.table.published.path / "0").exists)
+    assert (scene.table.published.path / "0").read_text() == ""
     assert isinstance(scene.tables.error, InvalidInput)
     with pytest.raises(InvalidInput, match="without a key"):
         scene.tables.begin("first", 0)
-    # The next run of this process has the same room, and may have a micro-batch of the same number.
+    # The next run of this process publishes in the same folder, and may have a micro-batch of the same number.
     scene.tables.close()
     scene.tables = Tables({"risks": scene.table}, WorkingDirectory(scene.folder / "next"))
-    assert list(scene.table.room.iterdir()) == []
+    assert list(scene.table.published.path.iterdir()) == []
 
 
 def test_a_run_goes_on_from_the_folder_of_the_one_before(scene: Scene) -> None:
@@ -249,6 +249,6 @@ def test_rooms_of_runs_that_were_killed_are_swept_with_their_working_directories
     (root / "table-risks-killed").symlink_to(tmp_path / "removed")
     (root / "table-risks-running").symlink_to(tmp_path)
     scene = Scene(tmp_path)
-    assert {path.name for path in root.iterdir()} == {"table-risks-running", scene.table.room.name}
+    assert {path.name for path in root.iterdir()} == {"table-risks-running", scene.table.published.path.name}
     scene.tables.close()
     assert [path.name for path in root.iterdir()] == ["table-risks-running"]

@@ -9,27 +9,16 @@ from difflib import get_close_matches
 
 import msgspec
 
-from ..clock import SystemClock
 from ..errors import InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..formats.keys import CHECKPOINTS
 from ..formats.state import State
 from ..parallel import in_parallel
 from ..protocol.address import folder_name, join_url, refuse_pipeline_at, split_url
-from ..protocol.log import Log
 from ..protocol.log_damage import refuse_missing_log
+from ..protocol.pipeline import Pipeline, locate
 from ..protocol.verified_reads import DAMAGE
 from ..settings import Settings
 from ..store import Store, local_folder, open_store
-
-
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """An opened pipeline: where it is, and its newest state."""
-
-    name: str
-    url: str
-    store: Store
-    log: Log
-    state: State
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -56,13 +45,10 @@ class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
 def open_pipeline(
     url: str, settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
 ) -> Pipeline:
-    """Open the pipeline ``{store}/{name}`` and read its newest state."""
-    settings = settings or Settings()
-    store = open_store(url, settings, **(storage_options or {}))
-    log = Log(store, SystemClock(), settings)
-    state = _read(store, log)
-    if state is None:
-        inside, near = _near(url, settings, storage_options)
+    """Find the pipeline ``{store}/{name}`` and read its newest state."""
+    pipeline = locate(url, settings, storage_options)
+    if _read(pipeline) is None:
+        inside, near = _near(url, pipeline.settings, storage_options)
         raise NotFound(
             f"there is no pipeline at {url}" + (", but there are pipelines below it" if inside else ""),
             code="pipeline.not_found",
@@ -70,15 +56,15 @@ def open_pipeline(
             + f"slackwater pipelines {url if inside else split_url(url)[0] or 'STORE'}",
             near=near,
         )
-    return Pipeline(name=folder_name(split_url(url)[1]), url=url, store=store, log=log, state=state)
+    return pipeline
 
 
-def _read(store: Store, log: Log) -> State | None:
+def _read(pipeline: Pipeline) -> State | None:
     """Read the newest state; checkpoints that no record vouches for are a loss to report."""
-    state = log.read()
-    if state is None and (keys := [entry.key for entry in store.list(CHECKPOINTS)]):
+    state = pipeline.log.read()
+    if state is None and (keys := [entry.key for entry in pipeline.store.list(CHECKPOINTS)]):
         # A driver's first objects follow its claim, so the log is read once more after they were seen.
-        state = log.read()
+        state = pipeline.log.read()
         refuse_missing_log(state, keys)
     return state
 
@@ -118,8 +104,7 @@ def _refuse_other(store: Store, url: str) -> None:
 def _summarise(url: str, component: str, settings: Settings, options: Mapping[str, str]) -> PipelineSummary | None:
     name = folder_name(component)
     try:
-        store = open_store(url, settings, **options)
-        state = _read(store, Log(store, SystemClock(), settings))
+        state = _read(locate(url, settings, options))
     except InvalidInput:
         return None  # No pipeline can have such a name.
     except (*DAMAGE, Unavailable) as error:  # The others can be read, or their reads say so, too.

@@ -1,8 +1,8 @@
 """Repair: when the newest records are damaged, go on from the one before them. Sinks follow at the next start.
 
-look back ─ choose and verify the target (``repair_target.py``) ─ plan ─ copy its objects ─ manifest ─ APPEND ─ ``_latest``
+look back ─ choose and verify the target ─ plan ─ copy its objects ─ manifest ─ APPEND ─ ``_latest``
 
-``docs/design/010`` says why it copies, and why unlabelled checkpoints leave.
+The target is chosen in ``repair_target.py``. ``docs/design/010`` says why it copies, and why unlabelled checkpoints leave.
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ def prepare(
 ) -> PreparedRepair | None:
     """Plan a repair; None when the newest record is sound. Nothing is changed.
 
-    ``open_unbound`` gives sinks that are not bound yet. With ``keep_older`` the user vouches that nobody else is at work
-    on the pipeline: then checkpoints without a label stay as well.
+    ``open_unbound`` gives sinks that are not bound yet. With ``keep_older`` the user vouches that nobody else is at
+    work on the pipeline: then checkpoints without a label stay as well.
     """
     store, settings = pipeline.store, pipeline.settings
     lost = _find_lost(pipeline.log)

@@ -1,1 +1,1 @@
-"""Sinks: where the rows of a Spark query go, and become visible with their checkpoint."""
+"""Sinks, a folder each: where rows go, to become visible with their checkpoint. ``registry.py`` lists them."""

@@ -1,4 +1,4 @@
-"""What a pipeline asks of a sink. ``docs/spec/sinks.md`` is normative."""
+"""The registry of sinks: the kinds that there are, by the contract that a new one must implement."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ..protocol.sinks import CommittingSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
+# Each in a folder of its own, which nothing but this imports.
 _BY_KIND = {"delta": (".delta.sink", "DeltaSink"), "files": (".files.sink", "FileSink")}
 
 
 class Sink(CommittingSink, Protocol):
-    """A sink that stages output, invisibly, and commits it with an epoch."""
+    """What a pipeline asks of a sink; ``docs/spec/sinks.md`` says what it must hold to."""
 
     @property
     def delivery(self) -> str:

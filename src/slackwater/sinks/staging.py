@@ -1,4 +1,4 @@
-"""Staged Parquet: what both file-based sinks leave behind, durable but invisible, before they commit.
+"""Staged Parquet: what a sink leaves behind, durable but invisible, before it commits.
 
 Spark's executors write the data; the driver makes it durable, counts it and describes it. A ticket, made before the
 data and removed before the commit, tells which attempts are staged only: nothing that was committed is ever discarded.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -23,7 +23,7 @@ from ..formats.keys import check_path, format_name
 from ..parallel import in_parallel
 from ..store import Listed, Store
 from .descriptors import Mode, Staged, StagedFile, decode, plain_schema
-from .target import CONCURRENCY, Target, shared
+from .target import CONCURRENCY, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,7 +129,7 @@ class Staging:
                 frame.write.mode("append").options(**options).parquet(scratch.for_spark(folder))
             listed = scratch.store.list(folder)
             parts = [entry for entry in listed if _is_data(entry.key)]
-            rows = in_parallel([lambda entry=entry: count_rows(scratch.store, entry) for entry in parts], CONCURRENCY)  # type: ignore[misc]
+            rows = in_parallel([partial(count_rows, scratch.store, entry) for entry in parts], CONCURRENCY)
             files = [
                 StagedFile(path=entry.key, size_bytes=entry.size_bytes, rows=count)
                 for entry, count in zip(parts, rows, strict=True)
@@ -169,88 +169,6 @@ class Staging:
         folders = {self.folder(staged.attempt) for staged in parsed if staged.files}
         there = {entry.key: entry.size_bytes for folder in folders for entry in self._store.list(folder)}
         return [file.path for staged in parsed for file in staged.files if there.get(file.path) != file.size_bytes]
-
-
-def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
-    return Corrupt(
-        f"{len(missing)} staged files of epoch {epoch} are gone from {url}, or cut; the first is {missing[0]}",
-        code="sink.staged_missing",
-        hint="restore them from a copy; the epoch counts, so the pipeline cannot go on without them",
-    )
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """The one sink of one pipeline that an object is; ``uid`` tells pipelines of one name in two stores apart."""
-
-    pipeline: str
-    sink: str
-    uid: str
-
-
-class StagingSink(ABC):
-    """What every sink that stages Parquet does alike."""
-
-    can_undo = True
-    delivery = "exactly-once"
-    address: str
-    _identity: Identity | None = None
-    _bound: Staging | None = None
-
-    def bind(self, pipeline: str, sink: str, uid: str) -> None:
-        """Take the identity under which epochs are remembered; refuse a second one, and a target that knows another."""
-        identity = Identity(pipeline, sink, uid)
-        self._refuse_shared(identity)
-        # Nothing is written yet: the pipeline may still lose its claim.
-        opened = self._open(identity)
-        opened.used = self._bound is not None and self._bound.used
-        self._bound, self._identity = opened, identity
-
-    def _refuse_shared(self, wanted: Identity) -> None:
-        """Refuse to be two sinks at once: the epochs of one would count for the other, and its rows be lost."""
-        mine = self._identity
-        if mine is None or mine == wanted:
-            return
-        renamed = (mine.pipeline, mine.sink) != (wanted.pipeline, wanted.sink)
-        # A claim learns the uid late, when another driver was faster to begin the pipeline.
-        if renamed or self._staging.used:
-            pipeline = f"the pipeline {mine.pipeline!r}" + ("" if renamed else ", in another store,")
-            raise shared(f"the sink object for {self.address} is {mine.sink!r} of {pipeline}")
-
-    @abstractmethod
-    def _open(self, identity: Identity) -> Staging:
-        """Take the identity, unless the target knows another uid under its names; write nothing."""
-
-    @property
-    def _staging(self) -> Staging:
-        if self._bound is None:
-            raise InvalidInput(
-                "the sink was not bound to a pipeline yet", code="sink.unbound", hint="call bind() first"
-            )
-        return self._bound
-
-    def check_bound(self) -> None:
-        """Refuse to answer for no pipeline."""
-        self._staging  # noqa: B018 - raises
-
-    def staged(self) -> list[str]:
-        """List the attempts whose staged output is there and not committed."""
-        return self._staging.staged()
-
-    def discard(self, attempts: Iterable[str]) -> None:
-        """Delete the staged output of these attempts; what was committed, or is unknown, is left alone."""
-        self._staging.discard(attempts)
-
-    def undo(self, to_epoch: int, epoch: int) -> None:
-        """Take back what was committed after ``to_epoch``, and remember ``epoch``."""
-        self._roll_back(to_epoch, epoch)
-
-    def keep(self, epoch: int) -> None:
-        """Remember the epoch and leave every row as it is."""
-        self._roll_back(None, epoch)
-
-    @abstractmethod
-    def _roll_back(self, to_epoch: int | None, epoch: int) -> None:
-        """Remember a rollback's epoch, with what it takes back; to None is to take nothing back."""
 
 
 def _is_data(key: str) -> bool:

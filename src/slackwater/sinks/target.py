@@ -1,4 +1,4 @@
-"""The folder that a sink writes to: as our store, Spark, delta-rs and the operating system name it."""
+"""The target of a file sink: one folder, as our store, Spark, delta-rs and the operating system name it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +84,7 @@ class Target:
                 file = _File(scratch, key)
             self.store.put(key, file)
 
-        in_parallel([lambda key=key: put(key) for key in keys], CONCURRENCY)  # type: ignore[misc]
+        in_parallel([partial(put, key) for key in keys], CONCURRENCY)
 
     def sync(self, folder: str, files: Iterable[str] = (), *, may_be_gone: bool = False) -> None:
         """Make files, and the folders from ``folder`` up to the root, durable: executors and deletes do not sync."""
@@ -91,7 +92,7 @@ class Target:
             return
         with self.disk_errors():
             paths = [self.local / key for key in files]
-            in_parallel([lambda path=path: _sync(path, may_be_gone) for path in paths], CONCURRENCY)  # type: ignore[misc]
+            in_parallel([partial(_sync, path, may_be_gone) for path in paths], CONCURRENCY)
             path = self.local / folder
             while True:
                 _sync(path, may_be_gone=True)  # pruned, when its last object went

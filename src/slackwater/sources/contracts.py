@@ -1,4 +1,4 @@
-"""What each kind of source promises of its rows."""
+"""Contracts of sources: what each kind promises after a crash, such as Kafka, files, a socket, an inbox."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _SOCKET = Contract(delivery="at-most-once", why="cannot replay: what was read and not yet checkpointed is gone")
-# By the kind of the source, as in ``readStream.format``. What is not here can replay: Spark's own sources do.
+# By the kind of the source, as in ``readStream.format``. What is not here can replay: kafka, file, delta, rate and the
+# like, for Spark asks for the same offsets again.
 _CONTRACTS = {"socket": _SOCKET, "textsocket": _SOCKET, KIND: Contract(why="from the receiver on")}
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from ..errors import InvalidInput, Unsupported
 from ..formats.positions import KIND
 from ..inboxes.reader import Message, check_range, read_messages, read_published
-from .acknowledgement import remember
+from .inboxes_read import remember
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -75,6 +75,11 @@ def _read(plan: Any, definitions: dict[int, Any]) -> Node:
     )
 
 
+def leaves_of(frame: DataFrame) -> list[Any]:
+    """List the leaves of the analyzed plan: what it reads."""
+    return listed(frame._jdf.queryExecution().analyzed().collectLeaves())
+
+
 def listed(sequence: Any) -> list[Any]:
     """List what a Scala sequence holds."""
     return [sequence.apply(i) for i in range(sequence.size())]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..formats.query import Query, cut
-from .logical import NUMBER, listed, neutral_text, read_plan, source_type
+from .logical import NUMBER, leaves_of, neutral_text, read_plan, source_type
 from .operators import describe_operators
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _TIME_ZONE = "spark.sql.session.timeZone"
 
 def source_types(frame: DataFrame) -> list[str]:
     """List the kinds of the streaming sources as Spark's offset log has them: in this order, each time one is named."""
-    leaves = listed(frame._jdf.queryExecution().analyzed().collectLeaves())
-    return [source_type(leaf) for leaf in leaves if leaf.isStreaming() and leaf.nodeName() != "CTERelationRef"]
+    leaves = [leaf for leaf in leaves_of(frame) if leaf.isStreaming()]
+    return [source_type(leaf) for leaf in leaves if leaf.nodeName() != "CTERelationRef"]
 
 
 def describe_query(frame: DataFrame, output_mode: str) -> Query:

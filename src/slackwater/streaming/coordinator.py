@@ -1,4 +1,4 @@
-"""The coordinator: takes each micro-batch of one Spark query along the path.
+"""The coordinator: the order of steps of one micro-batch of a Spark query.
 
 foreachBatch: stage every sink ─ (Spark commits) ─ in the background: capture ─ checkpoint ─ delete what is old
 
@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from ..clock import Clock
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from ..errors import Conflict, SlackwaterError
 from ..failpoints import reach
-from ..protocol.checkpoint import Checkpointer, CheckpointReport
-from ..protocol.log import Log
-from ..protocol.retention import References, delete_old
-from ..protocol.sinks import Attempt, SinkFailed, describe_output
-from ..settings import Settings
+from ..formats.state import State
+from ..protocol.checkpoint import CheckpointReport
+from ..protocol.driver import Driver
+from ..protocol.sinks import Attempt, describe_output
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sources.acknowledgement import Acknowledgements
-from ..spark.capture import capture
-from ..spark.working_directory import WorkingDirectory
-from ..store import Requests, Store
-from ..tables.versions import Tables
 from .epochs import Epoch, Epochs, StagedBatch
-from .progress import Progress
+from .progress import Progress, format_report
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -53,40 +48,34 @@ class RunningQuery(Protocol):
     def awaitTermination(self) -> object: ...
 
 
-class Stopping(SlackwaterError):
-    """Ends Spark's query from inside foreachBatch; not a failure of its own."""
-
-
 class Coordinator:
     """One driver's run over one pipeline. ``stage`` runs in Spark's thread, everything after it in one of its own."""
 
     def __init__(
         self,
-        *,
-        checkpointer: Checkpointer,
-        store: Store,
-        log: Log,
-        references: References,
-        clock: Clock,
-        settings: Settings,
+        driver: Driver,
         sinks: Mapping[str, Sink],
-        work: WorkingDirectory,
-        tables: Tables,
-        source_types: Sequence[str],
-        ahead: int,
+        workspace: Workspace,
         acknowledgements: Acknowledgements,
+        *,
+        ahead: int,
     ) -> None:
-        self.checkpointer, self._store, self._log, self._references = checkpointer, store, log, references
-        self._clock, self._sinks, self._acknowledgements = clock, sinks, acknowledgements
-        self._work, self.tables, self._source_types = work, tables, source_types
+        self._driver, self._sinks, self._workspace, self._acknowledgements = driver, sinks, workspace, acknowledgements
+        pipeline, self.tables = driver.pipeline, workspace.tables
+        self._clock, self._store, settings = pipeline.clock, pipeline.store, pipeline.settings
         self._epochs = Epochs(interval_s=settings.interval_s, in_flight=settings.epochs_in_flight, ahead=ahead)
-        self.progress = Progress(clock, checkpointer.state.head, store.requests, lambda: len(self._epochs))
+        self.progress = Progress(self._clock, self.state.head, self._store.requests, lambda: len(self._epochs))
         self._at_end = ExitStack()
         self._unfinished: set[str] = set()
         self._changed = threading.Condition()
         self.stopping = False
         self.failure: BaseException | None = None
         self.ended = threading.Event()
+
+    @property
+    def state(self) -> State:
+        """The newest state that the driver knows."""
+        return self._driver.state
 
     # --- in Spark's thread
 
@@ -97,13 +86,13 @@ class Coordinator:
                 lambda: self.stopping or self.failure or self._epochs.has_room(micro_batch, self._clock.monotonic())
             )
             if self.stopping or self.failure:
-                raise Stopping("the pipeline is stopping", code="pipeline.stopping")
+                raise SlackwaterError("the pipeline is stopping", code="pipeline.stopping")
             before = self._epochs.newest
             checkpoint_id = self._epochs.begin(self._clock.monotonic(), self._clock.checkpoint_id)
             self._unfinished.add(checkpoint_id)
         staged = None
         try:
-            self._check_followed(micro_batch, before)
+            self._workspace.check_followed(micro_batch, before)
             self.tables.begin(checkpoint_id, micro_batch)
             staged = StagedBatch(micro_batch, self._stage_all(frame, checkpoint_id, micro_batch))
         except BaseException as error:
@@ -117,18 +106,6 @@ class Coordinator:
             with self._changed:
                 self._epochs.end(staged, self._clock.monotonic())
                 self._changed.notify_all()
-
-    def _check_followed(self, micro_batch: int, before: int) -> None:
-        """See that Spark keeps its logs where we look for them: else no micro-batch would ever be checkpointed."""
-        # It writes a micro-batch's offsets before foreachBatch, and its commit before the next one.
-        expected = [f"offsets/{micro_batch}", *([f"commits/{before}"] if before >= 0 else [])]
-        for name in expected:
-            if not (self._work.checkpoint / name).exists():
-                raise Corrupt(
-                    f"Spark runs micro-batch {micro_batch}, and {name} is not in {self._work.checkpoint}",
-                    code="capture.file_missing",
-                    hint="see that nobody cleans up in the working directory, then start again",
-                )
 
     def _stage_all(self, frame: DataFrame, checkpoint_id: str, micro_batch: int) -> dict[str, dict[str, Any]]:
         # Functions last: they may drop the frame's cache, and what they do is seen at once.
@@ -173,7 +150,7 @@ class Coordinator:
                 failed = error
             self.failure = self.failure or self.tables.error or failed
             self._finish()
-            self._work.remove()
+            self._workspace.directory.remove()
             with self._changed:
                 try:
                     self._at_end.close()
@@ -216,9 +193,8 @@ class Coordinator:
             return self._epochs.closed[0] if self._epochs.closed else None
 
     def _is_committed(self, micro_batch: int, patience_s: float) -> bool:
-        commit = self._work.checkpoint / "commits" / str(micro_batch)
         deadline = self._clock.monotonic() + patience_s
-        while not commit.exists():
+        while not self._workspace.is_committed(micro_batch):
             if self._clock.monotonic() >= deadline:
                 return False
             self._clock.sleep(_COMMIT_POLL_S)
@@ -229,24 +205,25 @@ class Coordinator:
         # From here on the attempt may count, whatever we see of it: only recovery may judge it.
         self._unfinished.discard(epoch.checkpoint_id)
         requests, began = self._store.requests.snapshot(), self._clock.monotonic()
-        cut = capture(self._work.checkpoint, epoch.last, self._source_types)
-        cut = self.tables.add(cut, epoch.checkpoint_id, self.checkpointer.holdings)
+        cut = self._workspace.capture(epoch, self._driver.holdings)
         cut = msgspec.structs.replace(cut, sources=self._acknowledgements.note(cut.sources))
         captured_ms = round(1000 * (self._clock.monotonic() - began))
-        report = self.checkpointer.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms)
-        self._references.know(report.checkpoint_id, report.objects)
-        self.tables.settle(epoch.checkpoint_id, epoch.last)
-        # Its files are stored: Spark may clean them up now.
-        with self._changed:
-            self._epochs.settle()
-            self.progress.note_settled(report, self._store.requests.snapshot() - requests)
-            self._changed.notify_all()
-        if error := delete_old(self._store, self._log, self.checkpointer, self._references):
-            self.progress.note_error(error)
+
+        def settle(report: CheckpointReport) -> None:
+            self.tables.settle(epoch.checkpoint_id, epoch.last)
+            # Its files are stored: Spark may clean them up now.
+            with self._changed:
+                self._epochs.settle()
+                self.progress.note_settled(report, self._store.requests.snapshot() - requests)
+                self._changed.notify_all()
+
+        report = self._driver.checkpoint(cut, self._attempt(epoch), captured_ms=captured_ms, settled=settle)
+        if report.hindrance:
+            self.progress.note_error(report.hindrance)
         self._acknowledgements.know(report.checkpoint_id, cut.sources)
-        if error := self._acknowledgements.acknowledge(self.checkpointer.state):
+        if error := self._acknowledgements.acknowledge(self.state):
             self.progress.note_error(error)
-        logger.info(describe(report, epoch.first, self._store.requests.snapshot() - requests))
+        logger.info(format_report(report, epoch.first, self._store.requests.snapshot() - requests))
 
     def _attempt(self, epoch: Epoch) -> Attempt:
         outputs = {
@@ -265,22 +242,12 @@ class Coordinator:
                 query.stop()
 
     def _finish(self) -> None:
-        """End on record and leave nothing behind.
-
-        A fenced driver leaves everything to the other one, one whose store is away to its next start.
-        """
-        if isinstance(self.failure, Conflict) or _is_store_away(self.failure):
-            return
-        try:
-            # Before the discard: a driver that was fenced, and learns it here, must not touch even its own output.
-            self.checkpointer.release(self.failure if isinstance(self.failure, SinkFailed) else None)
-            for sink in self._sinks.values():
-                sink.discard(self._unfinished)
-        except BaseException as error:
-            if isinstance(error, Conflict) and error.code == "driver.fenced":
-                # What failed first may be the newer driver's doing; whoever starts this one again would fence that.
-                error.__cause__, self.failure = self.failure, error
-            self.failure = self.failure or error
+        """End on record, and leave nothing behind."""
+        hindrance = self._driver.end(self.failure, self._unfinished)
+        if isinstance(hindrance, Conflict) and hindrance.code == "driver.fenced":
+            # What failed first may be the newer driver's doing; whoever starts this one again would fence that.
+            hindrance.__cause__, self.failure = self.failure, hindrance
+        self.failure = self.failure or hindrance
 
     # --- for the handle, and for tables
 
@@ -319,24 +286,3 @@ def _await_end(query: RunningQuery) -> None:
     """Wait for Spark's thread: a query that is being stopped is inactive long before it has ended."""
     with suppress(Exception):  # How it ended is for the handle to tell.
         query.awaitTermination()
-
-
-def _is_store_away(failure: BaseException | None) -> bool:
-    """Tell a store that does not answer from a local file, or a sink's target, that cannot be read."""
-    return isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log."))
-
-
-def describe(report: CheckpointReport, first_micro_batch: int, spent: Requests) -> str:
-    """Format a checkpoint's one log line."""
-    total_ms = sum(report.durations_ms.values())
-    phases = ", ".join(f"{name} {ms}" for name, ms in report.durations_ms.items())
-    requests = f"{spent.puts} puts, {spent.lists} lists, {spent.gets} gets, {spent.deletes} deletes"
-    several = first_micro_batch < report.micro_batch
-    which = (
-        f"micro-batches {first_micro_batch} to {report.micro_batch}" if several else f"micro-batch {report.micro_batch}"
-    )
-    return (
-        f"epoch {report.epoch}, {which}: {report.new_files} state files "
-        f"({report.new_file_bytes} bytes) stored as {report.new_bytes} bytes, {report.full_bytes} in all; "
-        f"{total_ms} ms ({phases}); {requests}"
-    )

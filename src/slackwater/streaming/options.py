@@ -12,6 +12,7 @@ import msgspec
 from ..errors import InvalidInput
 from ..formats.keys import format_name
 from ..settings import Settings
+from .delivery import Level
 from .metrics import parse_metrics
 
 
@@ -27,7 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # Go on with the state of a query that was another.
     accept_changes: bool = False
     # The guarantee that is asked for; one that does not hold is refused.
-    delivery: Literal["exactly-once", "at-least-once", "at-most-once"] | None = None
+    delivery: Level | None = None
     # Up to which checkpoint sources are acknowledged; after the newest, nothing older can be rolled back to.
     acknowledge: Literal["oldest", "newest"] = "oldest"
     # Where to serve metrics: host:port, or a port of the loopback interface.

@@ -117,6 +117,22 @@ class Progress:
         }
 
 
+def format_report(report: CheckpointReport, first_micro_batch: int, spent: Requests) -> str:
+    """Format the one line that is logged of a checkpoint."""
+    total_ms = sum(report.durations_ms.values())
+    phases = ", ".join(f"{name} {ms}" for name, ms in report.durations_ms.items())
+    requests = f"{spent.puts} puts, {spent.lists} lists, {spent.gets} gets, {spent.deletes} deletes"
+    several = first_micro_batch < report.micro_batch
+    which = (
+        f"micro-batches {first_micro_batch} to {report.micro_batch}" if several else f"micro-batch {report.micro_batch}"
+    )
+    return (
+        f"epoch {report.epoch}, {which}: {report.new_files} state files "
+        f"({report.new_file_bytes} bytes) stored as {report.new_bytes} bytes, {report.full_bytes} in all; "
+        f"{total_ms} ms ({phases}); {requests}"
+    )
+
+
 def by_verb(requests: Requests) -> dict[str, int]:
     return {"put": requests.puts, "get": requests.gets, "list": requests.lists, "delete": requests.deletes}
 

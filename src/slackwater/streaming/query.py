@@ -97,7 +97,7 @@ class PipelineQuery(StreamingQuery):
 
     def _label_last(self, label: str) -> None:
         # By its id: another driver may have started since, and have made a newer one.
-        last = self._coordinator.checkpointer.state.head
+        last = self._coordinator.state.head
         if last is None:
             raise NotFound(
                 f"the pipeline has stopped, but has no checkpoint yet that could be the savepoint {label!r}",
@@ -114,7 +114,7 @@ class PipelineQuery(StreamingQuery):
 
     def checkpoints(self) -> list[LiveCheckpoint]:
         """List the live checkpoints, oldest first."""
-        return list(self._coordinator.checkpointer.state.live)
+        return list(self._coordinator.state.live)
 
     def savepoint(self, label: str) -> Savepoint:
         """Give the newest checkpoint a label; retention keeps it until the label is deleted."""

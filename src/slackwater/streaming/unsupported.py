@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from ..errors import Unsupported
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _SINK = '.to("NAME", sw.DeltaSink(PATH)), .to("NAME", sw.FileSink(PATH)) or a function of your own in place of the sink'
 _COLUMNS = "write without it, or lay the output out in a function of your own: .foreachBatch(function)"
@@ -62,21 +57,3 @@ def refuse_trigger(name: str) -> Unsupported:
         code="trigger.unsupported",
         hint='use processingTime="1 second" (or less) for low latency, or availableNow=True',
     )
-
-
-def check_sources(frame: DataFrame) -> None:
-    """Refuse a source that drops what it has read when Spark commits: a checkpoint may need it for longer."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves().iterator()
-    while leaves.hasNext():
-        leaf = leaves.next()
-        if leaf.getClass().getSimpleName() != "StreamingRelation":
-            continue
-        options = leaf.dataSource().options().iterator()
-        while options.hasNext():
-            option = options.next()
-            if option._1().lower() == "cleansource" and option._2().lower() != "off":
-                raise Unsupported(
-                    f"cleanSource={option._2()} would take files away that a checkpoint may still need",
-                    code="source.cleans_up",
-                    hint="read without cleanSource; clean up yourself, behind the oldest checkpoint that is kept",
-                )

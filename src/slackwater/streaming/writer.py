@@ -11,11 +11,12 @@ from ..protocol.address import join_url
 from ..sinks.function import FunctionSink
 from ..sinks.registry import Sink
 from ..sinks.target import shared
-from . import unsupported as refused
+from . import unsupported
+from .checks import Definition
 from .metrics import serve
 from .options import OPTIONS, find_near, parse_options
 from .query import PipelineQuery
-from .start import Job, start
+from .start import start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,7 +79,7 @@ class PipelineWriter:
         """Set the trigger: ``processingTime=``, ``availableNow=True`` or ``once=True``."""
         for name, given in (("continuous", continuous), ("realTime", realTime)):
             if given is not None:
-                raise refused.refuse_trigger(name)
+                raise unsupported.refuse_trigger(name)
         self._writer.trigger(processingTime=processingTime, availableNow=availableNow, once=once)  # type: ignore[call-overload]
         return self
 
@@ -92,7 +93,7 @@ class PipelineWriter:
                 'from a checkpoint that is there, once before the start: sw.adopt("DIR", store=URL, pipeline=NAME)',
             )
         if key.lower() == "path":
-            raise refused.refuse_path()
+            raise unsupported.refuse_path()
         if key not in OPTIONS and not key.startswith("store."):
             near = find_near(key)
             raise InvalidInput(
@@ -149,32 +150,32 @@ class PipelineWriter:
         return self.to("foreachBatch", func)
 
     def __getattr__(self, name: str) -> Callable[..., NoReturn]:
-        if name not in refused.METHODS:
+        if name not in unsupported.METHODS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def refuse(*_: Any, **__: Any) -> NoReturn:
-            raise refused.refuse_method(name)
+            raise unsupported.refuse_method(name)
 
         return refuse
 
     def start(self, *path: Any, **others: Any) -> PipelineQuery:
         """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
         if path or others:
-            raise refused.refuse_start("path" if path else next(iter(others)))
-        job = self._check()
-        if job.options.metrics is None:
-            return start(job)
+            raise unsupported.refuse_start("path" if path else next(iter(others)))
+        definition = self._check()
+        if definition.options.metrics is None:
+            return start(definition)
         # Before the claim: an address that is taken must not fence a driver that runs.
-        endpoint = serve(job.options.metrics, job.name)
+        endpoint = serve(definition.options.metrics, definition.name)
         try:
-            query = start(job)
+            query = start(definition)
         except BaseException:
             endpoint.close()
             raise
         query.serve_metrics(endpoint)
         return query
 
-    def _check(self) -> Job:
+    def _check(self) -> Definition:
         for sink in self._sinks.values():
             sink.serve(self._output_mode)
         missing = [
@@ -197,9 +198,8 @@ class PipelineWriter:
                 code="option.bad_value",
                 hint='take the .to("…") line away, or the option',
             )
-        refused.check_sources(self._frame)
         name = str(self._name)
-        return Job(
+        return Definition(
             frame=self._frame,
             writer=self._writer,
             name=name,

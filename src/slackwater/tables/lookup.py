@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from ..errors import Unavailable
 from ..keyed.state import KeyedState
-from .local_folders import await_version, newest
+from .published_versions import PublishedVersions
 from .rows import RowCodec
 
 # Spark names the micro-batch to every task of it.
@@ -21,13 +21,13 @@ _open: dict[str, KeyedState] = {}
 _MOST_OPEN = 4
 
 
-def version_of_task(room: str, table: str) -> KeyedState:
+def version_of_task(published: PublishedVersions, table: str) -> KeyedState:
     """Open the version that this task's micro-batch reads; outside of a stream, the newest."""
     from pyspark import TaskContext  # noqa: PLC0415 - in the executor's worker
 
     context = TaskContext.get()
     number = context.getLocalProperty(_MICRO_BATCH) if context is not None else None
-    version = await_version(Path(room), number) if number else newest(Path(room))
+    version = published.wait(number) if number else published.newest()
     if not version:
         raise Unavailable(
             f"the table {table!r} has no version for {f'micro-batch {number}' if number else 'this'}",
@@ -46,13 +46,15 @@ def version_of_task(room: str, table: str) -> KeyedState:
     return _open[version]
 
 
-def make_lookup(room: str, codec: RowCodec, on: Sequence[str], how: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+def make_lookup(
+    published: PublishedVersions, codec: RowCodec, on: Sequence[str], how: str
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Make the function that joins a stream's batches with the table, for ``mapInArrow``."""
 
     def lookup(batches: Iterator[Any]) -> Iterator[Any]:
         state: KeyedState | None = None
         for batch in batches:
-            state = state or version_of_task(room, codec.table)
+            state = state or version_of_task(published, codec.table)
             keys = codec.encode_keys([batch.column(name) for name in on])
             found: list[bytes | None] = [None] * len(keys)
             wanted = [number for number, key in enumerate(keys) if key is not None]
@@ -65,13 +67,13 @@ def make_lookup(room: str, codec: RowCodec, on: Sequence[str], how: str) -> Call
             names = [*rows.schema.names, *codec.values]
             yield pa.RecordBatch.from_arrays([*rows.columns, *codec.decode_values(found)], names=names)
 
-    lookup.__name__ = lookup.__qualname__ = plan_name(codec.table, room)
+    lookup.__name__ = lookup.__qualname__ = plan_name(codec.table, published)
     return lookup
 
 
-def plan_name(table: str, room: str) -> str:
+def plan_name(table: str, published: PublishedVersions) -> str:
     """Name what reads a table. Spark writes this into the plan, by which a start finds the tables that a query reads.
 
     After the @ is what is new in each run: as an address in memory would, it does not count in the query's hash.
     """
-    return f"slackwater.table.{table}@{room.rpartition('-')[2]}"
+    return f"slackwater.table.{table}@{published.path.name.rpartition('-')[2]}"

@@ -16,8 +16,8 @@ from ..errors import Conflict, InvalidInput
 from ..keyed.vnodes import VNODE_COUNT
 from ..spark.working_directory import working_root
 from .feeds import Feed
-from .local_folders import close_room
 from .lookup import make_lookup, plan_name, version_of_task
+from .published_versions import PublishedVersions
 from .rows import RowCodec
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def table(name: str, *, key: str | Sequence[str], schema: str | StructType, feed
         types,
         feed,
     )
-    _made[plan_name(name, str(made.room))] = made
+    _made[plan_name(name, made.published)] = made
     return made
 
 
@@ -64,8 +64,8 @@ class Table:
 
     def __init__(self, name: str, codec: RowCodec, types: StructType, feed: Feed) -> None:
         self.name, self.codec, self.types, self.feed = name, codec, types, feed
-        # Where executors find which version a micro-batch reads: in the query's plan, so named before a run makes it.
-        self.room = working_root() / f"table-{name}-{secrets.token_hex(8)}"
+        # Named before a run makes it: it is in the query's plan.
+        self.published = PublishedVersions(working_root() / f"table-{name}-{secrets.token_hex(8)}")
         self._taken = threading.Lock()
 
     def take(self) -> None:
@@ -74,7 +74,7 @@ class Table:
             raise self._in_use()
 
     def give_back(self) -> None:
-        close_room(self.room)
+        self.published.close()
         self._taken.release()
 
     def refuse_taken(self) -> None:
@@ -133,22 +133,22 @@ class Table:
         schema = StructType(
             [*frame.schema.fields, *(StructField(field.name, field.dataType, nullable=True) for field in added)]
         )
-        return frame.mapInArrow(make_lookup(str(self.room), self.codec, columns, how), schema)
+        return frame.mapInArrow(make_lookup(self.published, self.codec, columns, how), schema)
 
     def dataframe(self, spark: SparkSession) -> DataFrame:
         """Give the table as a DataFrame, for any join; in a stream, each micro-batch reads its version whole."""
-        room, codec, types = str(self.room), self.codec, self.types
+        published, codec, types = self.published, self.codec, self.types
 
         class Source(DataSource):
             @classmethod
             def name(cls) -> str:
-                return plan_name(codec.table, room)
+                return plan_name(codec.table, published)
 
             def schema(self) -> StructType:
                 return types
 
             def reader(self, schema: StructType) -> DataSourceReader:
-                return _Reader(room, codec)
+                return _Reader(published, codec)
 
         spark.dataSource.register(Source)
         return spark.read.format(Source.name()).load()
@@ -157,15 +157,15 @@ class Table:
 class _Reader(DataSourceReader):
     """Planned once, read anew in every micro-batch."""
 
-    def __init__(self, room: str, codec: RowCodec) -> None:
-        self._room, self._codec = room, codec
+    def __init__(self, published: PublishedVersions, codec: RowCodec) -> None:
+        self._published, self._codec = published, codec
 
     def partitions(self) -> Sequence[InputPartition]:
         step = VNODE_COUNT // _PARTITIONS
         return [InputPartition((first, first + step)) for first in range(0, VNODE_COUNT, step)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        state = version_of_task(self._room, self._codec.table)
+        state = version_of_task(self._published, self._codec.table)
         rows: list[tuple[bytes, bytes]] = []
         for vnode in range(*cast(tuple[int, int], partition.value)):
             rows.extend(state.scan(vnode))

@@ -1,4 +1,4 @@
-"""The driver's side of reference tables: changes between epochs, a version for each, which its checkpoint holds.
+"""Versions of reference tables: the driver makes them between epochs, and each checkpoint holds its own.
 
 feed ─ apply, with the feed's position, in one batch ─ a version of hard links ─ micro-batches read it ─ checkpoint
 """
@@ -24,7 +24,6 @@ from ..keyed.vnodes import VNODE_COUNT
 from ..protocol.cut import Cut, CutFile
 from ..spark.working_directory import WorkingDirectory
 from .feeds import Feed
-from .local_folders import open_room, publish, withdraw
 from .table import Table
 
 logger = logging.getLogger("slackwater")
@@ -62,7 +61,7 @@ class Tables:
             for name, table in tables.items():
                 table.take()
                 self._taken.append(table)
-                open_room(table.room, work.folder / "rooms" / name)
+                table.published.open(work.folder / "published" / name)
                 self._open(name, table, work.checkpoint / folder_of(name))
         except BaseException:
             self.close()
@@ -110,7 +109,7 @@ class Tables:
             for number in [number for number in self._by_micro_batch if number <= micro_batch]:
                 gone |= set(self._by_micro_batch.pop(number).values())
                 for table in self._tables.values():
-                    withdraw(table.room, number)
+                    table.published.withdraw(number)
             for versions in (self._current, *self._by_attempt.values(), *self._by_micro_batch.values()):
                 gone -= set(versions.values())
         for version in gone:
@@ -154,7 +153,7 @@ class Tables:
                     # Tasks that wait for it end here; who waits for the query is told why.
                     self.error = error
                     for table in self._tables.values():
-                        publish(table.room, micro_batch, None)
+                        table.published.publish(micro_batch, None)
                     return
                 micro_batch += 1
 
@@ -170,7 +169,7 @@ class Tables:
                         self._advance(name)
                 self._by_micro_batch[micro_batch] = dict(self._current)
                 for name, version in self._current.items():
-                    publish(self._tables[name].room, micro_batch, version)
+                    self._tables[name].published.publish(micro_batch, version)
             return self._by_micro_batch[micro_batch]
 
     def _open(self, name: str, table: Table, folder: Path) -> None:

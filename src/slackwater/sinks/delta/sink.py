@@ -24,7 +24,8 @@ from ...failpoints import reach
 from ...formats.keys import format_name
 from ..descriptors import Mode, Staged, encode, format_tag, plain_schema
 from ..key_columns import Keys, check_distinct, check_key, parse_key
-from ..staging import Identity, Staging, StagingSink, staged_missing
+from ..staging import Staging
+from ..staging_sink import Identity, StagingSink, staged_missing
 from ..target import other_pipeline, unavailable
 from .schema import check_fit, delta_schema
 from .table import Table, addition

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileType
 
 from ...errors import Conflict, NotFound
-from ..undo import format_output, format_undone, undo_refused
+from ..staging_sink import format_output, format_undone, undo_refused
 from .schema import APPEND_ONLY
 from .table import Table, TableFile, files_of
 

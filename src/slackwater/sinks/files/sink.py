@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,7 +20,8 @@ from ...formats.keys import format_name
 from ...parallel import in_parallel
 from ..descriptors import Staged, format_tag
 from ..descriptors import encode as encode_descriptor
-from ..staging import HOME, Identity, Staging, StagingSink, staged_missing
+from ..staging import HOME, Staging
+from ..staging_sink import Identity, StagingSink, staged_missing
 from ..target import CONCURRENCY, Target, other_pipeline
 from .log import (
     VERSION,
@@ -147,7 +149,7 @@ class FileSink(StagingSink):
         for file in left[:1]:
             move(file)
             reach("files.publish.between")
-        in_parallel([lambda file=file: move(file) for file in left[1:]], CONCURRENCY)  # type: ignore[misc]
+        in_parallel([partial(move, file) for file in left[1:]], CONCURRENCY)
         self._target.clear(self._staging.folder(entry.attempt))
 
     def _roll_back(self, to_epoch: int | None, epoch: int) -> None:

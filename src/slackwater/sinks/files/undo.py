@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -12,8 +13,8 @@ from ...failpoints import reach
 from ...parallel import in_parallel
 from ...store import Listed, Store
 from ..staging import Staging, count_rows
+from ..staging_sink import format_undone, undo_refused
 from ..target import CONCURRENCY, Target
-from ..undo import format_undone, undo_refused
 from .log import EntryKey, UndoEntry, parse_published, read_entry, read_undo
 
 
@@ -30,7 +31,7 @@ class Withdrawal(msgspec.Struct, frozen=True, kw_only=True):
         rows: int | None = None
         with suppress(Corrupt, NotFound):
             rows = self.rows + sum(
-                in_parallel([lambda file=file: count_rows(store, file) for file in self.uncounted], CONCURRENCY)  # type: ignore[misc]
+                in_parallel([partial(count_rows, store, file) for file in self.uncounted], CONCURRENCY)
             )
         return format_undone(self.files, rows, self.epochs)
 
