@@ -14,17 +14,14 @@ import msgspec
 
 from slackwater.clock import SystemClock
 from slackwater.formats.keys import format_name
-from slackwater.formats.manifest import SinkOutput
-from slackwater.protocol import recovery
-from slackwater.protocol.checkpoint import Checkpointer
-from slackwater.protocol.fallback import recover
-from slackwater.protocol.log import Log
-from slackwater.protocol.retention import References, delete_retired, sweep
+from slackwater.formats.manifest import Manifest, SinkOutput
+from slackwater.protocol.artifacts import Holdings
+from slackwater.protocol.driver import Claimed, open_driver
+from slackwater.protocol.pipeline import locate
 from slackwater.protocol.sinks import Attempt
 from slackwater.settings import Settings
 from slackwater.spark.capture import capture
 from slackwater.spark.hydrate import hydrate
-from slackwater.store import open_store
 
 PARTITIONS = 2
 START_MS = 1_794_736_800_000  # 2026-11-15T10:00:00Z
@@ -123,39 +120,26 @@ class Driver:
     ) -> None:
         self.settings = msgspec.structs.replace(SETTINGS, keep_last=keep_last)
         self.pipeline, self.clock = root / "store" / format_name(name), SteppedClock()
-        self.store = open_store(str(self.pipeline), self.settings)
-        self.log = Log(self.store, self.clock, self.settings)
         self.sinks = {sink: self.sink_at(root, name, sink) for sink in sinks}
-        self.claimed = recovery.claim(
-            self.store, self.log, self.clock, pipeline=name, driver="test:1", sinks=self.sinks
-        )
-        first = self.claimed.state.generation == 1
-        folder = root / "work" / (format_name(name) + ("" if first else f"-{self.claimed.state.generation}"))
-        head, holdings = recover(
-            self.store,
-            self.log,
-            self.clock,
-            self.sinks,
-            hydrate=lambda manifest: hydrate(self.store, manifest, folder, self.settings),
+        self.place = locate(str(self.pipeline), self.settings, clock=self.clock)
+        self.store, self.log = self.place.store, self.place.log
+
+        def hydrate_into(manifest: Manifest | None, claimed: Claimed) -> tuple[Path, Holdings]:
+            first = claimed.permit.generation == 1
+            folder = root / "work" / (format_name(name) + ("" if first else f"-{claimed.permit.generation}"))
+            return folder, hydrate(self.store, manifest, folder, self.settings) if manifest else {}
+
+        self.driver, folder = open_driver(
+            self.place,
+            "test:1",
+            hydrate=hydrate_into,
+            sinks=self.sinks,
             dropped=dropped,
             fallback=(lambda damage, target: None) if fallback else None,
-        ) or (None, {})
-        self.references = References(self.store, self.settings)
-        sweep(self.store, self.log, self.claimed, self.sinks, self.references)
-        self.micro_batch = head.manifest.micro_batch if head else -1
-        self.work = SparkDirectory(folder, self.micro_batch)
-        self.checkpointer = Checkpointer(
-            store=self.store,
-            log=self.log,
-            clock=self.clock,
-            settings=self.settings,
-            pipeline=name,
             pipeline_hash=hashlib.sha256(name.encode()).hexdigest(),
-            sinks=self.sinks,
-            holdings=holdings,
-            settlement=head.settlement if head else None,
         )
-        self.delete_retired()
+        self.micro_batch = self.driver.head.micro_batch if self.driver.head else -1
+        self.work = SparkDirectory(folder, self.micro_batch)
 
     @staticmethod
     def sink_at(root: Path, name: str = "orders", sink: str = "totals") -> FolderSink:
@@ -169,12 +153,12 @@ class Driver:
         attempt = self.clock.checkpoint_id()
         outputs = {name: sink.stage(attempt, f"rows of {self.micro_batch}") for name, sink in self.sinks.items()}
         cut = capture(self.work.root, self.micro_batch, ["rate"])
-        self.checkpointer.checkpoint(cut, Attempt(checkpoint_id=attempt, outputs=outputs))
-        self.delete_retired()
+        self.driver.checkpoint(cut, Attempt(checkpoint_id=attempt, outputs=outputs))
 
-    def delete_retired(self) -> None:
-        gone = delete_retired(self.store, self.log, self.checkpointer.generation, self.references)
-        self.checkpointer.note_deleted(gone)
+    def release(self) -> None:
+        """End this run on record."""
+        if hindrance := self.driver.end():
+            raise hindrance
 
 
 def make_pipeline(
@@ -185,7 +169,7 @@ def make_pipeline(
     for _ in range(epochs):
         driver.step(state_bytes)
     if release:
-        driver.checkpointer.release()
+        driver.release()
     return driver.pipeline
 
 

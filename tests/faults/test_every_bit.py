@@ -15,16 +15,17 @@ from slackwater.errors import Corrupt
 from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
 from slackwater.formats.manifest import SourcePosition, references
 from slackwater.formats.state import LiveCheckpoint
-from slackwater.ops.pipelines import Pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import Finding, verify
 from slackwater.protocol import recovery
 from slackwater.protocol import rollback as rewind
+from slackwater.protocol.artifacts import get_artifacts
 from slackwater.protocol.checkpoint import Checkpointer
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from slackwater.protocol.fallback import recover
 from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.sinks import Attempt
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from slackwater.store.checked import Checked
@@ -90,7 +91,7 @@ class Driver:
         files: Files = {}
 
         def hydrate(manifest: Any) -> Any:
-            return recovery.restore(store, manifest, SETTINGS, into(files))
+            return get_artifacts(store, manifest, SETTINGS, into(files))
 
         head, holdings = recover(store, self.log, self.clock, {}, hydrate=hydrate) or (None, {})
         self.checkpointer = Checkpointer(
@@ -154,7 +155,7 @@ class Sound:
         self.bytes = Bytes({listed.key: made.get(listed.key) for listed in made.list("")})
         self.store: Store = Checked("memory:every-bit", cast(Any, self.bytes))
         self.state = self.open().state
-        live = {entry: recovery.load_manifest(self.store, entry) for entry in self.state.live}
+        live = {entry: load_manifest(self.store, entry) for entry in self.state.live}
         self.records = sorted(key for key in self.bytes.sound if key.startswith(LOG))
         self.newest = self.records[-1]
         # The live checkpoints that need an object, and those whose manifest it is.
@@ -182,8 +183,8 @@ class Sound:
 
     def restore(self, entry: LiveCheckpoint) -> Files:
         files: Files = {}
-        manifest = recovery.load_manifest(self.store, entry)
-        recovery.restore(self.store, manifest, SETTINGS, into(files))
+        manifest = load_manifest(self.store, entry)
+        get_artifacts(self.store, manifest, SETTINGS, into(files))
         return files
 
     def is_error(self, key: str) -> bool:

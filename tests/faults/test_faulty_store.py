@@ -37,7 +37,7 @@ def go_on(root: Path) -> None:
     driver = Driver(root, keep_last=2)
     while driver.micro_batch < EPOCHS - 1:
         driver.step(500)
-    driver.checkpointer.release()
+    driver.release()
 
 
 def see_all_is_right(root: Path) -> None:

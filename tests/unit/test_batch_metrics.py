@@ -89,7 +89,7 @@ def test_every_checkpoint_has_its_cost_on_record(tmp_path):
     driver = Driver(tmp_path, keep_last=2)
     for _ in range(5):
         driver.step()
-    driver.checkpointer.release()
+    driver.release()
     found = settlements(driver)
     assert [settled.epoch for settled in found] == [1, 2, 3, 4, 5]
     for settled in found:
@@ -109,7 +109,7 @@ def test_no_request_is_counted_twice_and_none_is_lost(tmp_path):
     for _ in range(4):
         driver.step()
     after = driver.store.requests.snapshot()
-    driver.checkpointer.release()
+    driver.release()
     puts = sum(settled.requests["puts"] for settled in settlements(driver))
     assert puts == after.puts - before.puts
 

@@ -22,10 +22,10 @@ from slackwater.ops.verify import verify
 from slackwater.protocol import fallback, recovery
 from slackwater.protocol import keep as plans
 from slackwater.protocol import rollback as rewind
-from slackwater.protocol.fallback import recover
 from slackwater.protocol.keep import KeepRules, plan_forget
 from slackwater.protocol.log import Log
 from slackwater.protocol.retention import References, sweep
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark.hydrate import check_structure
 from slackwater.spark.working_directory import WorkingDirectory
@@ -117,7 +117,7 @@ def url(tmp_path: Path) -> Path:
         driver.step()
         if epoch == 2:
             create_label(driver.log, "old")
-    driver.checkpointer.release()
+    driver.release()
     return driver.pipeline
 
 
@@ -143,7 +143,7 @@ def check_forgotten(url: Path, *live: int) -> None:
     assert verify(pipeline, pipeline.state.live, read_data=True).findings == []
     needed = {LATEST} | {manifest_key(entry.checkpoint_id) for entry in pipeline.state.live}
     for live_one in pipeline.state.live:
-        needed |= {obj.key for obj in recovery.load_manifest(pipeline.store, live_one).objects}
+        needed |= {obj.key for obj in load_manifest(pipeline.store, live_one).objects}
     assert {listed.key for listed in pipeline.store.list("checkpoints/")} == needed
 
 
@@ -278,7 +278,7 @@ def test_a_start_goes_on_with_what_was_interrupted(url, tmp_path, at, how):
         run(url, forget.by_rules(KeepRules(last=2)), wrap=lambda store: Doomed(store, at, how))
     driver = Driver(tmp_path)
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     never = at == 1 and how == "dies before"
     check_forgotten(url, *((1, 2, 3, 4, 5, 6, 7) if never else (2, 5, 6, 7)))
 
@@ -292,7 +292,7 @@ def test_a_running_driver_goes_on(tmp_path):
         driver.step()
         run(driver.pipeline, forget.by_rules(KeepRules(last=2)))
     assert driver.sinks["totals"].rows() == [f"rows of {n}" for n in range(6)]
-    driver.checkpointer.release()
+    driver.release()
     check_forgotten(driver.pipeline, 5, 6)
     assert Driver(tmp_path).micro_batch == 5
 
@@ -306,9 +306,9 @@ def test_a_driver_that_does_not_know_yet_what_was_forgotten_deletes_and_goes_on(
     del driver.delete_retired
     driver.references._known.clear()
     run(driver.pipeline, forget.by_ref("2"))
-    assert [entry.epoch for entry in driver.checkpointer.state.live] == [2, 3, 4], "the driver knows of nothing yet"
+    assert [entry.epoch for entry in driver.driver.state.live] == [2, 3, 4], "the driver knows of nothing yet"
     driver.delete_retired()
-    driver.checkpointer.release()
+    driver.release()
     check_forgotten(driver.pipeline, 3, 4)
 
 

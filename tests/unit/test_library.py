@@ -313,9 +313,9 @@ def test_a_spark_driver_that_has_no_checkpoint_yet_is_not_fenced(tmp_path):
         open_pipeline(tmp_path / "store", "orders")
     assert caught.value.code == "library.foreign" and caught.value.hint
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     empty = Driver(tmp_path, name="empty")
-    empty.checkpointer.release()
+    empty.release()
     with open_pipeline(tmp_path / "store", "empty") as pipeline:
         assert pipeline.epoch == 0
     # A program that died before its first checkpoint is followed by the next one.

@@ -101,7 +101,7 @@ def test_who_deletes_the_pointer_goes_on_from_the_older_epoch(tmp_path: Path) ->
     lose(pipeline, 4)
     (pipeline / LATEST).unlink()
     driver = Driver(tmp_path, sinks=["other"], dropped=["totals"])
-    assert driver.checkpointer.state.epoch == 3
+    assert driver.driver.state.epoch == 3
     driver.step()
     claim(pipeline)
 
@@ -196,7 +196,7 @@ def test_a_rollback_and_a_start_after_it_are_no_loss(tmp_path: Path) -> None:
     create_label(open_pipeline(str(pipeline)).log, "back")
     driver = Driver(tmp_path)
     driver.step()
-    assert driver.checkpointer.state.epoch == 5
+    assert driver.driver.state.epoch == 5
 
 
 def test_a_start_asks_for_the_pointer_once_and_only_if_it_is_there(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def goes_on(root: Path, *micro_batches: int) -> Driver:
     expected = range(len(micro_batches) + 2)
     assert driver.sinks["totals"].rows() == rows(*expected)
     assert driver.sinks["totals"].staged() == []
-    assert verify(open_pipeline(str(driver.pipeline)), driver.checkpointer.state.live, read_data=True).sound
+    assert verify(open_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
     return driver
 
 
@@ -212,7 +212,7 @@ def test_a_driver_that_knows_the_damaged_record_may_be_first(tmp_path: Path, mon
     assert plan_repair(running.pipeline) is None
     assert state_of(running.pipeline).epoch == 3
     running.step()
-    running.checkpointer.release()
+    running.release()
     assert Driver(tmp_path).sinks["totals"].rows() == rows(0, 1, 2, 3)
 
 
@@ -286,11 +286,11 @@ def test_a_sink_that_is_where_nothing_else_tells_of_is_taken_back_to_the_oldest(
 def test_a_sink_that_only_the_oldest_target_brings_is_looked_at_too(tmp_path: Path) -> None:
     first = Driver(tmp_path, sinks=("old", "totals"))
     first.step()
-    first.checkpointer.release()
+    first.release()
     later = Driver(tmp_path)
     later.step()
     later.step()
-    later.checkpointer.release()
+    later.release()
     Driver.sink_at(tmp_path).undo(2, 9)
     Driver.sink_at(tmp_path, "orders", "old").undo(0, 12)
     plan = mend(tmp_path, sinks=sinks_of(tmp_path, "old", "totals"))
@@ -310,7 +310,7 @@ def test_what_the_target_has_staged_is_committed_first(
     with pytest.raises(SinkFailed) if len(committed) < 2 else pytest.raises(ZeroDivisionError):
         driver.step()
         raise ZeroDivisionError
-    driver.checkpointer.release(None)
+    driver.release(None)
     plan = mend(tmp_path, sinks=sinks_of(tmp_path, "a", "b"))
     assert plan.unsettled and (plan.head_epoch, plan.to_epoch) == (2, 2)
     assert state_of(driver.pipeline).settled_epoch == 1
@@ -328,7 +328,7 @@ def test_a_repair_of_a_repair_still_commits_what_was_staged(tmp_path: Path, monk
     monkeypatch.setattr(driver.sinks["totals"], "commit", lambda descriptors, epoch: 1 / 0)
     with pytest.raises(SinkFailed):
         driver.step()
-    driver.checkpointer.release()
+    driver.release()
     first = mend(tmp_path)
     create_label(open_pipeline(str(driver.pipeline)).log, "kept", "latest")
     second = mend(tmp_path)
@@ -344,7 +344,7 @@ def test_a_repair_that_a_start_has_not_settled_is_not_fallen_back_from_to_its_ta
     monkeypatch.setattr(driver.sinks["totals"], "commit", lambda descriptors, epoch: 1 / 0)
     with pytest.raises(SinkFailed):
         driver.step()
-    driver.checkpointer.release()
+    driver.release()
     mend(tmp_path, keep_older=True)
     damage(driver.pipeline, 4)
     again = Driver(tmp_path, fallback=True)
@@ -393,7 +393,7 @@ def test_savepoints_stay_and_the_others_leave(tmp_path: Path) -> None:
     state = state_of(pipeline)
     assert [entry.epoch for entry in state.branch] == [2, 6] and state.find(6) is state.head
     driver = goes_on(tmp_path, 0, 1, 2, 3)
-    driver.checkpointer.release()
+    driver.release()
     rollback(str(pipeline), "kept")
     assert Driver(tmp_path).sinks["totals"].rows() == rows(0, 1)
 
@@ -474,7 +474,7 @@ def lose_the_oldest(root: Path) -> tuple[Path, list[str]]:
     driver = Driver(root, keep_last=3)
     for _ in range(4):
         driver.step()
-    (driver.pipeline / manifest_key(driver.checkpointer.state.live[-1].checkpoint_id)).write_bytes(b"rot")
+    (driver.pipeline / manifest_key(driver.driver.state.live[-1].checkpoint_id)).write_bytes(b"rot")
     flip(newest(driver.pipeline))
     return driver.pipeline, driver.sinks["totals"].rows()
 
@@ -534,7 +534,7 @@ def test_a_sink_that_the_pipeline_had_once_can_be_named_to_keep(tmp_path: Path) 
     first = Driver(tmp_path, sinks=("old", "totals"), keep_last=3)
     first.step()
     first.step()
-    first.checkpointer.release()
+    first.release()
     later = Driver(tmp_path, keep_last=3)
     later.step()
     later.step()
@@ -661,7 +661,7 @@ def test_a_repair_that_dies_is_run_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert (again is None) == (point == "repair.append.after")
     driver = goes_on(tmp_path, 0, 1)
     # What the first try left is swept.
-    known = set(driver.checkpointer.state.checkpoint_ids)
+    known = set(driver.driver.state.checkpoint_ids)
     assert {path.name for path in (pipeline / "checkpoints").iterdir() if path.is_dir()} == known
 
 
@@ -742,7 +742,7 @@ def test_a_repair_that_does_not_fit_is_refused(tmp_path: Path, fields: dict[str,
 def test_an_empty_pipeline_is_not_repaired(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     with pytest.raises(Conflict, match="does not follow"):
-        apply(driver.checkpointer.state, change(driver.checkpointer.state))
+        apply(driver.driver.state, change(driver.driver.state))
 
 
 def test_records_that_may_have_been_trimmed_are_not_looked_at(tmp_path: Path) -> None:

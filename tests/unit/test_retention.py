@@ -53,10 +53,10 @@ def test_a_full_pipeline_starts_again_once_deletes_work(tmp_path: Path, monkeypa
     driver = Driver(tmp_path, keep_last=3)
     for _ in range(4):
         driver.step(600)
-    assert len(driver.checkpointer.state.live) == 3
-    driver.checkpointer.release()
+    assert len(driver.driver.state.live) == 3
+    driver.release()
     assert open_pipeline(str(driver.pipeline)).state.retired == []
-    assert verify(open_pipeline(str(driver.pipeline)), driver.checkpointer.state.live, read_data=True).sound
+    assert verify(open_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
 
 
 @pytest.mark.usefixtures("small")
@@ -68,7 +68,7 @@ def test_a_full_pipeline_can_be_rolled_back(tmp_path: Path, monkeypatch: pytest.
 
 
 def entry_of(driver: Driver, epoch: int) -> LiveCheckpoint:
-    entry = driver.checkpointer.state.find(epoch)
+    entry = driver.driver.state.find(epoch)
     assert entry is not None
     return entry
 
@@ -80,14 +80,14 @@ def test_a_savepoint_that_cannot_be_read_keeps_what_it_may_need_and_no_more(tmp_
     create_label(driver.log, "old")
     old = entry_of(driver, 3)
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     manifest = driver.pipeline / manifest_key(old.checkpoint_id)
     copy = manifest.read_bytes()
     manifest.unlink()
     driver = Driver(tmp_path, keep_last=2)
     for _ in range(4):
         driver.step()
-    state = driver.checkpointer.state
+    state = driver.driver.state
     assert [entry.epoch for entry in state.live] == [3, 7, 8]
     # Deletes have gone on: the manifests of those that were retired meanwhile are gone.
     assert len(list(driver.pipeline.glob("checkpoints/*/manifest.json"))) == 2
@@ -98,7 +98,7 @@ def test_a_savepoint_that_cannot_be_read_keeps_what_it_may_need_and_no_more(tmp_
     # Given up, it goes like any other, and what only it needed goes with the next sweep.
     delete_label(driver.log, "old")
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     last = Driver(tmp_path, keep_last=2)
     assert [entry.epoch for entry in last.checkpointer.state.live] == [8, 9]
     assert last.checkpointer.state.retired == []
@@ -112,7 +112,7 @@ def test_only_what_a_newer_checkpoint_wrote_is_surely_not_needed_by_one_that_can
     (driver.pipeline / manifest_key(entries[1].checkpoint_id)).unlink()
     state = State(
         **{
-            **{name: getattr(driver.checkpointer.state, name) for name in State.__struct_fields__},
+            **{name: getattr(driver.driver.state, name) for name in State.__struct_fields__},
             "live": entries[:2],
             "retired": [
                 RetiredCheckpoint(

@@ -84,7 +84,7 @@ def test_the_next_start_goes_on_from_the_older_checkpoint_and_takes_back_what_ca
     for _ in range(3):
         driver.step()
     assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3, 4)
-    assert driver.checkpointer.state.settled_epoch == 8
+    assert driver.driver.state.settled_epoch == 8
     assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
 
 
@@ -95,7 +95,7 @@ def test_nothing_has_to_be_committed_before_it_is_undone(tmp_path: Path, monkeyp
     monkeypatch.setattr(driver.sinks["totals"], "commit", lambda descriptors, epoch: 1 / 0)
     with pytest.raises(Exception, match="did not commit epoch 3"):
         driver.step()
-    assert driver.checkpointer.state.settled_epoch == 2
+    assert driver.driver.state.settled_epoch == 2
     rollback(str(driver.pipeline), "2")
     again = Driver(tmp_path)
     assert again.sinks["totals"].rows() == rows(0, 1)
@@ -128,7 +128,7 @@ def test_rolling_back_again_goes_further_and_never_to_what_was_undone(tmp_path: 
     assert caught.value.code == "rollback.undone" and "restore" in str(caught.value.hint)
     driver = Driver(tmp_path)
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
     rollback(str(pipeline), "5")
     rollback(str(pipeline), "2")
@@ -170,7 +170,7 @@ def test_a_start_that_dies_between_two_undos_does_the_rest_the_next_time(
     driver = Driver(tmp_path, sinks=("a", "b"))
     for _ in range(3):
         driver.step()
-    driver.checkpointer.release()
+    driver.release()
     rollback(str(driver.pipeline), "1")
     with dies_at("commit.after", monkeypatch):
         Driver(tmp_path, sinks=("a", "b"))
@@ -257,10 +257,10 @@ def test_retention_keeps_what_a_rollback_may_go_to_and_drops_what_was_undone(tmp
     driver = Driver(tmp_path, keep_last=3)
     for _ in range(2):
         driver.step()
-    assert [(entry.epoch, entry.undone) for entry in driver.checkpointer.state.live] == [
+    assert [(entry.epoch, entry.undone) for entry in driver.driver.state.live] == [
         (2, False), (5, False), (6, False), (7, False),
     ]  # fmt: skip
-    assert driver.checkpointer.state.retired == [] or driver.checkpointer.state.retired[0].epoch in (3, 4)
+    assert driver.driver.state.retired == [] or driver.driver.state.retired[0].epoch in (3, 4)
     assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
 
 
@@ -287,7 +287,7 @@ def test_an_undo_in_a_sink_that_is_gone_must_be_dropped_too(tmp_path: Path) -> N
     driver = Driver(tmp_path, sinks=("a", "b"))
     driver.step()
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     rollback(str(driver.pipeline), "1")
     with pytest.raises(Conflict, match="rows to take back"):
         Driver(tmp_path, sinks=("a",))
@@ -299,13 +299,13 @@ def test_a_sink_of_which_no_kept_manifest_knows_is_undone_all_the_same(tmp_path:
     first = Driver(tmp_path, sinks=("a",), keep_last=1)
     first.step()
     create_label(first.log, "start")
-    first.checkpointer.release()
+    first.release()
     second = Driver(tmp_path, sinks=("a", "b"), keep_last=1)
     second.step()
-    second.checkpointer.release()
+    second.release()
     third = Driver(tmp_path, sinks=("a",), keep_last=1)
     third.step()
-    third.checkpointer.release()
+    third.release()
     rollback(str(first.pipeline), "start")
     last = Driver(tmp_path, sinks=("a", "b"), keep_last=1)
     assert last.sinks["a"].rows() == rows(0) and last.sinks["b"].rows() == []
@@ -318,7 +318,7 @@ def test_an_undo_that_fails_is_told_as_such_and_done_again(tmp_path: Path, monke
     driver = Driver(tmp_path, sinks=("a", "b"))
     driver.step()
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     rollback(str(driver.pipeline), "1")
     with monkeypatch.context() as broken:
         broken.setattr(FolderSink, "undo", lambda self, to_epoch, epoch: 1 / 0)
@@ -372,9 +372,9 @@ def test_a_settled_head_does_not_ask_for_a_sink_that_is_gone(tmp_path: Path) -> 
     driver = Driver(tmp_path, sinks=("a", "b"))
     driver.step()
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     rollback(str(driver.pipeline), "1")
-    Driver(tmp_path, sinks=("a", "b")).checkpointer.release()
+    Driver(tmp_path, sinks=("a", "b")).release()
     # Out of the program while the others followed the rollback, it follows when it comes back.
     late = Driver.sink_at(tmp_path, sink="c")
     late.keep(2)
@@ -442,11 +442,11 @@ def test_a_fallback_keeps_what_the_rollback_before_it_was_told_to_keep(tmp_path:
     pipeline = make_pipeline(tmp_path, 4)
     rollback(str(pipeline), "3", keep=["totals"])
     if driven:
-        Driver(tmp_path).checkpointer.release()
+        Driver(tmp_path).release()
     damage(pipeline, 3)
     driver = Driver(tmp_path, fallback=True)
     assert driver.micro_batch == 1 and driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
-    head = driver.checkpointer.state.head
+    head = driver.driver.state.head
     assert head is not None
     again = load_manifest(driver.store, head).rollback
     assert again is not None and (again.to_epoch, again.keep) == (2, ["totals"])
@@ -457,7 +457,7 @@ def test_one_bad_read_never_makes_a_fallback_give_up_more(tmp_path: Path, kind: 
     """The head, which keeps rows, is damaged; what it keeps and the newest that is sound are known all the same."""
     pipeline = make_pipeline(tmp_path, 4)
     rollback(str(pipeline), "3", keep=["totals"])
-    Driver(tmp_path).checkpointer.release()
+    Driver(tmp_path).release()
     damage(pipeline, 3)
     for nth in range(1, 100):
         root = tmp_path / str(nth)
@@ -465,7 +465,7 @@ def test_one_bad_read_never_makes_a_fallback_give_up_more(tmp_path: Path, kind: 
             shutil.copytree(tmp_path / folder, root / folder)
         with Faults(Fault(kind, verb="get", key="checkpoints/*", nth=nth)).everywhere() as faults:
             driver = Driver(root, fallback=True)
-        head = driver.checkpointer.state.head
+        head = driver.driver.state.head
         assert head is not None
         again = load_manifest(open_store(driver.store.url), head).rollback
         assert again is not None and (again.to_epoch, again.keep) == (2, ["totals"])
@@ -481,7 +481,7 @@ def test_one_bad_read_neither_stops_a_start_nor_rolls_back(tmp_path: Path, kind:
     for nth in range(1, 100):
         with Faults(Fault(kind, verb="get", key="checkpoints/*", nth=nth)).everywhere() as faults:
             driver = Driver(tmp_path, fallback=bool(nth % 2))
-        assert driver.micro_batch == 2 and driver.checkpointer.state.epoch == 3
+        assert driver.micro_batch == 2 and driver.driver.state.epoch == 3
         if not faults.befell:
             break
     assert 3 < nth < 100
@@ -509,7 +509,7 @@ def test_a_sink_may_move_when_its_output_is_committed_and_not_before(
     assert elsewhere.epoch() == 0
     with monkeypatch.context() as patch:
         patch.setattr(Driver, "sink_at", staticmethod(sink_at))
-        Driver(tmp_path).checkpointer.release()
+        Driver(tmp_path).release()
     moved = Driver(tmp_path)
     moved.step()
     assert elsewhere.rows() == rows(2) and sink_at(tmp_path).rows() == rows(0, 1)
@@ -555,7 +555,7 @@ def test_a_rollback_moves_even_a_sink_that_it_does_not_name(tmp_path: Path, monk
     first = Driver(tmp_path, sinks=("a",))
     first.step()
     first.step()
-    first.checkpointer.release()
+    first.release()
     stalled, late = Driver(tmp_path, sinks=("a", "b")), list[Any]()  # b is new
     commit = stalled.sinks["b"].commit
 
@@ -608,7 +608,7 @@ def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:
     rollback(str(pipeline), "2")
     driver = Driver(tmp_path)
     driver.step()
-    driver.checkpointer.release()
+    driver.release()
     # At 10:02 there was epoch 3, which was undone; 2 is the newest before it that was not.
     plan = plan_rollback(str(pipeline), "@2026-11-15T10:02Z")
     assert plan.to_epoch == 2

@@ -45,7 +45,7 @@ def keys_of(driver: Driver) -> set[str]:
 
 
 def named_by_live(driver: Driver) -> set[str]:
-    state = driver.checkpointer.state
+    state = driver.driver.state
     needed = {"checkpoints/_latest"}
     for entry in state.live:
         needed |= {manifest_key(entry.checkpoint_id)} | references(load_manifest(driver.store, entry))
@@ -56,12 +56,12 @@ def test_A4_a_delta_names_every_older_object_that_it_needs_with_its_digest(tmp_p
     driver = Driver(tmp_path)
     for _ in range(4):
         driver.step()
-    head = driver.checkpointer.state.live[-1]
+    head = driver.driver.state.live[-1]
     manifest = load_manifest(driver.store, head)
     older = [o for o in manifest.objects if f"/{head.checkpoint_id}/" not in o.key]
     assert older and all(o.sha256 is not None or o.kind == "object" for o in older)
     # One manifest is enough: no other is read, however long the chain of deltas.
-    for entry in driver.checkpointer.state.live[:-1]:
+    for entry in driver.driver.state.live[:-1]:
         driver.store.delete([manifest_key(entry.checkpoint_id)])
     assert not verify(open_pipeline(str(driver.pipeline)), [head], read_data=True).findings
 
@@ -79,7 +79,7 @@ def test_B2_what_retention_drops_is_gone_to_the_last_object(tmp_path):
     driver = Driver(tmp_path, keep_last=2)
     for _ in range(6):
         driver.step()
-    gone = {entry.checkpoint_id for entry in driver.checkpointer.state.retired}
+    gone = {entry.checkpoint_id for entry in driver.driver.state.retired}
     assert keys_of(driver) == named_by_live(driver)
     assert [parse_key(key) for key in keys_of(driver) if isinstance(parse_key(key), ManifestKey)]
     assert not [key for key in keys_of(driver) for checkpoint_id in gone if key == manifest_key(checkpoint_id)]
@@ -97,7 +97,7 @@ def test_B3_deletes_that_were_cut_off_are_finished_and_no_live_checkpoint_is_hur
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
     # The record said first that they are gone; doing it again minds nothing that is missing.
     for _ in range(2):
-        assert delete_retired(driver.store, driver.log, driver.checkpointer.generation, driver.references)
+        assert delete_retired(driver.store, driver.log, driver.driver.permit.generation, driver.references)
     assert keys_of(driver) == named_by_live(driver)
 
 
@@ -107,7 +107,7 @@ def test_B4_neither_the_head_nor_a_savepoint_nor_what_a_live_checkpoint_needs_is
     create_label(driver.log, "kept", "latest")
     for _ in range(4):
         driver.step()
-    state = driver.checkpointer.state
+    state = driver.driver.state
     assert [entry.epoch for entry in state.live] == [1, 5]
     assert 5 not in plan_retire(state, 1) or state.epoch == 5
     pipeline = open_pipeline(str(driver.pipeline))
@@ -118,7 +118,7 @@ def test_B6_nothing_counts_before_all_that_it_names_is_stored(tmp_path, monkeypa
     for point in ("artifacts.after", "manifest.after"):
         driver = Driver(tmp_path)
         driver.step()
-        newest = driver.checkpointer.state.epoch
+        newest = driver.driver.state.epoch
         with monkeypatch.context() as armed:
             die(armed, point)
             with pytest.raises(SlackwaterError, match=point):
@@ -199,8 +199,8 @@ def test_C9_C14_a_commit_that_fails_changes_no_manifest_and_its_raw_text_is_on_n
     driver.step()
     with pytest.raises(SlackwaterError) as caught:
         driver.step()
-    driver.checkpointer.release(caught.value)  # type: ignore[arg-type]
-    head = driver.checkpointer.state.live[-1]
+    driver.release(caught.value)  # type: ignore[arg-type]
+    head = driver.driver.state.live[-1]
     data = driver.store.get(manifest_key(head.checkpoint_id))
     assert hashlib.sha256(data).hexdigest() == head.manifest_sha256
     assert not {"sink_commit_statuses", "status"} & set(Manifest.__struct_fields__)

@@ -12,7 +12,7 @@ from .text import format_time, note
 
 if TYPE_CHECKING:
     from ..formats.state import LiveCheckpoint
-    from ..ops.pipelines import Pipeline
+    from ..protocol.pipeline import Pipeline
     from ..protocol.state import LeftOut
     from ..settings import Settings
 

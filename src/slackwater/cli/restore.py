@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..formats.manifest import Manifest
     from ..formats.state import LiveCheckpoint
-    from ..ops.pipelines import Pipeline
+    from ..protocol.pipeline import Pipeline
     from ..protocol.state import LeftOut
 
 # Beside a driver that retires checkpoints faster than they can be read, only a savepoint can be had.

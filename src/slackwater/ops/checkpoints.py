@@ -12,10 +12,11 @@ from ..formats.manifest import Manifest, Origin, SourcePosition, all_files
 from ..formats.query import Query
 from ..formats.state import LiveCheckpoint, State
 from ..parallel import in_parallel
+from ..protocol.pipeline import Pipeline
 from ..protocol.state import labels_of
 from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..settings import Settings
-from .pipelines import Pipeline, Problem
+from .pipelines import Problem
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,7 @@
 
 look back ─ choose and verify the target ─ plan ─ copy its objects ─ manifest ─ APPEND ─ ``_latest``
 
-The target is chosen in ``repair_target.py``. ``docs/design/010`` says why it copies, and why unlabelled checkpoints leave.
+``repair_target.py`` chooses the target. ``docs/design/010`` says why it copies, and why unlabelled checkpoints leave.
 """
 
 from __future__ import annotations

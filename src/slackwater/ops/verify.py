@@ -18,10 +18,10 @@ from ..parallel import in_parallel
 from ..protocol.artifacts import check_object, read_batch
 from ..protocol.latest import epoch_ahead, read_pointer
 from ..protocol.log import list_records
+from ..protocol.pipeline import Pipeline
 from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..settings import Settings
 from ..store import Store
-from .pipelines import Pipeline
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
