@@ -23,20 +23,20 @@ from slackwater.formats.manifest import Manifest, SinkOutput, references
 from slackwater.formats.positions import acknowledged_of, positions_of
 from slackwater.formats.record import Record
 from slackwater.formats.state import LiveCheckpoint, RetiredCheckpoint, State
-from slackwater.ops import forget
+from slackwater.ops import forget, repair, rollback
 from slackwater.ops import refs as labels
-from slackwater.ops import repair_core as repairing
 from slackwater.ops import savepoint as savepoint_ops
 from slackwater.ops import verify as verification
-from slackwater.ops.pipelines import Pipeline
-from slackwater.protocol import fallback, recovery, retention
-from slackwater.protocol import rollback as rewind
-from slackwater.protocol.artifacts import Holdings
-from slackwater.protocol.checkpoint import Checkpointer, release
+from slackwater.protocol.artifacts import Holdings, get_artifacts
+from slackwater.protocol.driver import Claimed, Driver, claim_driver, open_driver
 from slackwater.protocol.keep import KeepRules
-from slackwater.protocol.log import Decide, Log
+from slackwater.protocol.log import Decide, Log, Permit
+from slackwater.protocol.pipeline import Pipeline
+from slackwater.protocol.retention import Survey
+from slackwater.protocol.rollback import roll_back
 from slackwater.protocol.sinks import Attempt, SinkFailed, describe_output
 from slackwater.protocol.state import find_target
+from slackwater.protocol.verified_reads import load_manifest, verify_restorable
 from slackwater.settings import Settings
 from slackwater.sources.acknowledgement import UpTo
 
@@ -59,19 +59,22 @@ class WatchedLog(Log):
     def __init__(self, simulation: Simulation, store: SimStore, clock: SimClock, scene: Scene) -> None:
         super().__init__(store, clock, scene.settings, kept_records=scene.kept_records)
         self._written = simulation.written
+        # Every live checkpoint that it was ever told of, by its epoch.
+        self.seen: dict[int, LiveCheckpoint] = {}
 
     def read(self) -> State | None:
         super().read()
         return self._judged()
 
-    def append(self, decide: Decide, *, generation: int | None = None) -> State:
-        super().append(decide, generation=generation)
+    def append(self, decide: Decide, *, permit: Permit | None = None) -> State:
+        super().append(decide, permit=permit)
         return cast(State, self._judged())
 
     def _judged(self) -> State | None:
         counted = self._written.get(record_key(self.number))
         if self.number and (counted is None or records.decode(counted, number=self.number).state != self.state):
             raise Violation(f"newest: what was taken for record {self.number} has never counted")
+        self.seen |= {entry.epoch: entry for entry in self.state.live} if self.state else {}
         return self.state
 
 
@@ -110,6 +113,11 @@ class Scene:
     def tools(self, actor: Actor) -> Tools:
         store, clock = SimStore(self.simulation, actor), SimClock(self.simulation, actor)
         return store, clock, WatchedLog(self.simulation, store, clock, self)
+
+    def open(self, actor: Actor) -> Pipeline:
+        """Give an actor the pipeline, through its own store, log and clock."""
+        store, clock, log = self.tools(actor)
+        return Pipeline(name="p", url=store.url, store=store, log=log, clock=clock, settings=self.settings)
 
     def stop_if_damaged(self, error: Corrupt, actor: Actor) -> NoReturn:
         """A user has to decide here; the next actor may be one that has."""
@@ -174,72 +182,114 @@ class Program(NamedTuple):
 
 
 def driver(scene: Scene, program: Program) -> Body:
-    """Recover, go on to the last row, end: what ``pipeline/start.py`` and the coordinator do, without Spark."""
-    simulation, settings = scene.simulation, scene.settings
+    """Recover, go on to the last row, end: what ``streaming/`` does, without Spark."""
+    simulation = scene.simulation
 
     def body(actor: Actor) -> None:
-        store, clock, log = scene.tools(actor)
+        pipeline = scene.open(actor)
         sinks = {name: SimSink(simulation, actor, name) for name in program.sinks}
         for name in program.drop:
             simulation.sinks[name].given_up = True
-        log.read()  # whose pipeline it is, is looked at before the claim
-        claimed = recovery.claim(store, log, clock, pipeline="p", driver=actor.name, sinks=sinks)
-        head, (memory, holdings) = recover(scene, program, actor, (store, clock, log), sinks)
-        check_undone(scene, log, sinks)
-        refs = retention.References(store, settings)
-        retention.sweep(store, log, claimed, sinks, refs)
-        check_swept(cast(State, log.state), claimed.survey, sinks)
-        checkpointer = Checkpointer(
-            store=store,
-            log=log,
-            clock=clock,
-            settings=settings,
-            pipeline="p",
-            pipeline_hash="0" * 64,
-            sinks=sinks,
-            holdings=holdings,
-            settlement=head.settlement if head else None,
-        )
-
-        def delete_old() -> None:
-            error = retention.delete_old(store, log, checkpointer, refs)
-            if error is not None and not isinstance(error, Unavailable):
-                raise error  # A driver would go on; but there is nothing that it could have run into.
-
-        delete_old()
-        source: Source = RowSource(TOTAL)
-        if scene.inbox is not None:
-            source = InboxSource(simulation, actor, scene.inbox, scene.newest, claimed.state)
-        acknowledged = acknowledged_of(head.manifest.source_offsets) if head else {}
-        acknowledgements = SimAcknowledgements(
-            simulation, actor, store, scene.inbox, up_to=scene.acknowledged_up_to, acknowledged=acknowledged
-        )
-        acknowledgements.acknowledge(checkpointer.state)
-        patience = _PATIENCE
-        while memory.position < TOTAL and patience:
-            size = simulation.random.choice((0, 1, 1, 2))
-            end = min(memory.position + size, source.latest(memory.position))
-            if size and end == memory.position:
-                patience -= 1
-                clock.pause(1)
-                continue
-            rows = source.read(memory.position, end)
-            checkpoint_id = clock.checkpoint_id()
-            read_feed(memory, actor)
-            scene.joined[checkpoint_id] = memory.join(rows)
-            outputs = {name: describe_output(sink, [sink.stage(rows, checkpoint_id)]) for name, sink in sinks.items()}
-            memory.advance(rows, end, clock)
-            cut = memory.cut(source.describe)
-            cut = msgspec.structs.replace(cut, sources=acknowledgements.note(cut.sources))
-            scene.model[checkpoint_id] = content(cut)
-            simulation.attempts += 1
-            checkpointer.checkpoint(cut, Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
-            delete_old()
-            acknowledgements.know(checkpoint_id, cut.sources)
-            acknowledgements.acknowledge(checkpointer.state)
-        checkpointer.release()
+        pipeline.log.read()  # whose pipeline it is, is looked at before the claim
+        driver, memory = start(scene, program, actor, pipeline, sinks)
+        with driver:
+            drive(scene, actor, driver, memory, sinks)
 
     return body
+
+
+def start(
+    scene: Scene, program: Program, actor: Actor, pipeline: Pipeline, sinks: dict[str, SimSink]
+) -> tuple[Driver, Memory]:
+    """Open the driver; every way in which that ends is judged."""
+    before, misread = set(scene.damaged), actor.misread
+
+    def hydrate(manifest: Manifest | None, _claimed: Claimed) -> tuple[Memory, Holdings]:
+        if manifest is None:
+            return Memory(), {}
+        files = dict[str, bytes]()
+        holdings = get_artifacts(pipeline.store, manifest, scene.settings, into(files))
+        return scene.check_restored(manifest, files), holdings
+
+    def check_head(damage: Corrupt, head: LiveCheckpoint) -> None:
+        """A head is given up only if it is damaged, or was read wrong twice."""
+        stored = scene.simulation.objects
+        needed = scene.needs(head)
+        if needed & scene.damaged or actor.misread >= misread + 2:
+            return
+        if lost := needed - stored.keys():
+            raise Violation(f"restorable: live epoch {head.epoch} has lost {min(lost)}") from None
+        raise Violation(f"head-tried: epoch {head.epoch} is sound, and was given up: {damage}") from None
+
+    try:
+        driver, memory = open_driver(
+            pipeline,
+            actor.name,
+            hydrate=hydrate,
+            sinks=sinks,
+            dropped=program.drop,
+            fallback=(lambda damage, target: check_head(damage, pipeline.state.live[-1])) if program.fallback else None,
+            pipeline_hash="0" * 64,
+        )
+    except Corrupt as damage:
+        if damage.code == "log.corrupt":
+            raise
+        if damage.code != "head.damaged" and not actor.spoilt and scene.damaged == before:
+            raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
+        if damage.code == "head.damaged":
+            # When it ended on record it may have learned of newer ones.
+            check_head(damage, cast(WatchedLog, pipeline.log).seen[damage.details["epoch"]])
+        scene.stop_if_damaged(damage, actor)
+    check_undone(scene, pipeline.log, sinks)
+    check_swept(driver.state, driver.claimed.survey, sinks)
+    check_deletes(driver)
+    return driver, memory
+
+
+def drive(scene: Scene, actor: Actor, driver: Driver, memory: Memory, sinks: dict[str, SimSink]) -> None:
+    """Read, stage, checkpoint and acknowledge, to the last row."""
+    simulation, clock = scene.simulation, cast(SimClock, driver.pipeline.clock)
+    source: Source = RowSource(TOTAL)
+    if scene.inbox is not None:
+        source = InboxSource(simulation, actor, scene.inbox, scene.newest, driver.claimed.state)
+    acknowledged = acknowledged_of(driver.head.source_offsets) if driver.head else {}
+    acknowledgements = SimAcknowledgements(
+        simulation,
+        actor,
+        driver.pipeline.store,
+        scene.inbox,
+        up_to=scene.acknowledged_up_to,
+        acknowledged=acknowledged,
+    )
+    acknowledgements.acknowledge(driver.state)
+    patience = _PATIENCE
+    while memory.position < TOTAL and patience:
+        size = simulation.random.choice((0, 1, 1, 2))
+        end = min(memory.position + size, source.latest(memory.position))
+        if size and end == memory.position:
+            patience -= 1
+            clock.pause(1)
+            continue
+        rows = source.read(memory.position, end)
+        checkpoint_id = clock.checkpoint_id()
+        read_feed(memory, actor)
+        scene.joined[checkpoint_id] = memory.join(rows)
+        outputs = {name: describe_output(sink, [sink.stage(rows, checkpoint_id)]) for name, sink in sinks.items()}
+        memory.advance(rows, end, clock)
+        cut = memory.cut(source.describe)
+        cut = msgspec.structs.replace(cut, sources=acknowledgements.note(cut.sources))
+        scene.model[checkpoint_id] = content(cut)
+        simulation.attempts += 1
+        driver.checkpoint(cut, Attempt(checkpoint_id=checkpoint_id, outputs=outputs))
+        check_deletes(driver)
+        acknowledgements.know(checkpoint_id, cut.sources)
+        acknowledgements.acknowledge(driver.state)
+
+
+def check_deletes(driver: Driver) -> None:
+    """A driver goes on when deletes fail; but there is nothing that they could have run into, beside an outage."""
+    if driver.hindrance is not None and not isinstance(driver.hindrance, Unavailable):
+        raise driver.hindrance
 
 
 def read_feed(memory: Memory, actor: Actor) -> None:
@@ -256,48 +306,6 @@ def push(scene: Scene, *, faults: bool) -> None:
         scene.simulation.spawn("receiver", supervised(body, lives), faults=faults)
 
 
-def recover(
-    scene: Scene, program: Program, actor: Actor, tools: Tools, sinks: dict[str, SimSink]
-) -> tuple[recovery.Head | None, tuple[Memory, Holdings]]:
-    store, clock, log = tools
-
-    before, misread = set(scene.damaged), actor.misread
-
-    def hydrate(manifest: Manifest) -> tuple[Memory, Holdings]:
-        files = dict[str, bytes]()
-        holdings = recovery.restore(store, manifest, scene.settings, into(files))
-        return scene.check_restored(manifest, files), holdings
-
-    def check_head(damage: Corrupt) -> None:
-        """A head is given up only if it is damaged, or was read wrong twice."""
-        head, stored = cast(LiveCheckpoint, cast(State, log.state).head), scene.simulation.objects
-        needed = scene.needs(head)
-        if needed & scene.damaged or actor.misread >= misread + 2:
-            return
-        if lost := needed - stored.keys():
-            raise Violation(f"restorable: live epoch {head.epoch} has lost {min(lost)}") from None
-        raise Violation(f"head-tried: epoch {head.epoch} is sound, and was given up: {damage}") from None
-
-    try:
-        return fallback.recover(
-            store,
-            log,
-            clock,
-            sinks,
-            hydrate=hydrate,
-            dropped=program.drop,
-            fallback=(lambda damage, target: check_head(damage)) if program.fallback else None,
-        ) or (None, (Memory(), {}))
-    except Corrupt as damage:
-        if damage.code == "log.corrupt":
-            raise
-        if damage.code != "head.damaged" and not actor.spoilt and scene.damaged == before:
-            raise Violation(f"verified: rolled back to a checkpoint that is damaged: {damage}") from None
-        if damage.code == "head.damaged":
-            check_head(damage)
-        scene.stop_if_damaged(damage, actor)
-
-
 def check_undone(scene: Scene, log: Log, sinks: dict[str, SimSink]) -> None:
     """Once a driver has driven the head, nothing that was undone is visible, now or ever."""
     undone = {entry.epoch for entry in cast(State, log.state).live if entry.undone}
@@ -307,7 +315,7 @@ def check_undone(scene: Scene, log: Log, sinks: dict[str, SimSink]) -> None:
             raise Violation(f"undone: the sink {name} shows rows of {sorted(seen)} after the undo")
 
 
-def check_swept(state: State, survey: recovery.Survey, sinks: dict[str, SimSink]) -> None:
+def check_swept(state: State, survey: Survey, sinks: dict[str, SimSink]) -> None:
     """Once a driver has swept, only what can still be committed is staged of what it had found."""
     wanted = {state.head.checkpoint_id} if state.head else set()
     for name, attempts in survey.attempts.items():
@@ -316,25 +324,26 @@ def check_swept(state: State, survey: recovery.Survey, sinks: dict[str, SimSink]
 
 
 def roller(scene: Scene) -> Body:
-    """Roll back to some epoch at some time, and once more: what ``pipeline/rollback.py`` does."""
+    """Roll back to some epoch at some time, and once more: what ``ops/rollback.py`` does."""
 
     def body(actor: Actor) -> None:
         for _ in range(scene.simulation.random.choice((1, 2, 3))):
-            roll_back(scene, actor)
+            plan_and_roll_back(scene, actor)
 
     return body
 
 
-def roll_back(scene: Scene, actor: Actor) -> None:
+def plan_and_roll_back(scene: Scene, actor: Actor) -> None:
     choose = scene.simulation.random.choice
-    store, clock, log = scene.tools(actor)
+    pipeline = scene.open(actor)
+    log = pipeline.log
 
     def open_sink(name: str, output: SinkOutput) -> SimSink:
         sink = SimSink(scene.simulation, actor, name)
-        sink.bind("p", name, cast(State, log.state).uid)
+        sink.bind("p", name, pipeline.state.uid)
         return sink
 
-    state = wait_for_branch(log, clock)
+    state = wait_for_branch(log, cast(SimClock, pipeline.clock))
     if state is None:
         return
     older, undone = state.branch[:-1], [entry for entry in state.live if entry.undone]
@@ -342,8 +351,9 @@ def roll_back(scene: Scene, actor: Actor) -> None:
     to_epoch = choose(choose((older, older, state.live[-1:], undone or older, undone or older, hurt or older))).epoch
     keep = choose(((), (), (), ("left",), SINKS))
     try:
-        recovery.verify_restorable(store, find_target(state, to_epoch), scene.settings)
-        planned = rewind.plan_rollback(store, state, to_epoch, open_sink, keep=keep)
+        target = find_target(state, to_epoch)
+        verify_restorable(pipeline.store, target, scene.settings)
+        planned = rollback.plan_to(pipeline, target, open_sink, keep=keep)
     except Corrupt as error:
         # Without a claim, what was planned with may have been retired meanwhile; nothing was changed.
         now = cast(State, log.read())
@@ -355,15 +365,14 @@ def roll_back(scene: Scene, actor: Actor) -> None:
     if planned.done:
         return
     scene.kept |= set(keep)
-    state = recovery.claim(store, log, clock, pipeline="p", driver=actor.name, sinks={}).state
-    try:
-        rewind.roll_back(store, log, clock, to_epoch, keep=keep)
-    except (InvalidInput, NotFound) as gone:
-        if gone.code not in ("checkpoint.not_found", "sink.unknown"):
-            raise
-    except Corrupt as damage:
-        scene.stop_if_damaged(damage, actor)
-    release(log, state.generation)
+    with claim_driver(pipeline, actor.name) as driver_of_tool:
+        try:
+            roll_back(pipeline, driver_of_tool.permit, to_epoch, keep=keep)
+        except (InvalidInput, NotFound) as gone:
+            if gone.code not in ("checkpoint.not_found", "sink.unknown"):
+                raise
+        except Corrupt as damage:
+            scene.stop_if_damaged(damage, actor)
     if choose((True, False)):
         driver(scene, Program())(actor)  # whoever rolls back starts again
 
@@ -395,6 +404,7 @@ def supervised(body: Body, lives: int) -> Body:
                 return body(actor)
             except (Crashed, Unavailable, SinkFailed):
                 actor.away_until = 0
+                actor.is_dead = False
                 actor.spoilt.clear()
                 actor.simulation.pause(actor, actor.simulation.random.randint(1, 2 * TICKS_A_SECOND))
         body(actor)
@@ -464,15 +474,15 @@ def repairer(scene: Scene) -> Body:
     """Repair a damaged newest record: what ``slackwater repair --yes`` does."""
 
     def body(actor: Actor) -> None:
-        store, clock, log = scene.tools(actor)
+        pipeline = scene.open(actor)
 
         def open_sink(name: str, output: SinkOutput) -> SimSink:
             return SimSink(scene.simulation, actor, name)
 
         try:
-            prepared = repairing.prepare(store, log, scene.settings, open_sink)
+            prepared = repair.prepare(pipeline, open_sink)
             if prepared is not None:
-                repairing.repair(store, log, clock, scene.settings, prepared, driver=actor.name)
+                repair.carry_out(pipeline, prepared, driver=actor.name)
         except Corrupt as error:
             # What there was to go on from may be retired by the damaged record, and gone.
             if not scene.simulation.bad_records:
@@ -606,8 +616,8 @@ def restore(scene: Scene, actor: Actor, store: SimStore, log: Log, entry: LiveCh
     actor.spoilt.clear()
     files: dict[str, bytes] = {}
     try:
-        manifest = recovery.load_manifest(store, entry)
-        recovery.restore(store, manifest, scene.settings, into(files))
+        manifest = load_manifest(store, entry)
+        get_artifacts(store, manifest, scene.settings, into(files))
     except Corrupt as error:
         state = cast(State, log.read())
         if state.find(entry.epoch) and not actor.spoilt and not scene.needs(entry) & scene.damaged:
@@ -620,9 +630,9 @@ def verifier(scene: Scene) -> Body:
     """Verify all that is live, reading it, at any time: what ``slackwater verify --read-data`` does."""
 
     def body(actor: Actor) -> None:
-        store, clock, log = scene.tools(actor)
-        if (state := wait_for_branch(log, clock)) is not None:
-            verify_all(scene, actor, Pipeline(name="p", url=store.url, store=store, log=log, state=state))
+        pipeline = scene.open(actor)
+        if wait_for_branch(pipeline.log, cast(SimClock, pipeline.clock)) is not None:
+            verify_all(scene, actor, pipeline)
 
     return body
 

@@ -9,15 +9,16 @@ import msgspec
 from simulation.actors import TOTAL, Scene, verify_all
 from simulation.inbox import InboxMemory
 from simulation.memory import TABLE, TABLE_KEYS, into, table_at
-from simulation.scheduler import Actor, SimStore, Violation
+from simulation.scheduler import Actor, Violation
 from slackwater.errors import Corrupt, SlackwaterError
 from slackwater.formats import record as records
 from slackwater.formats.change import Change, Checkpoint, Claim, Label, Repair, Rollback
 from slackwater.formats.keys import LATEST, RecordKey, manifest_key, parse_key, record_key
 from slackwater.formats.record import Record
 from slackwater.formats.state import State
-from slackwater.ops.pipelines import Pipeline
-from slackwater.protocol import recovery
+from slackwater.protocol.artifacts import get_artifacts
+from slackwater.protocol.verified_reads import load_manifest
+from slackwater.store import Store
 
 
 class Chunk(msgspec.Struct):
@@ -168,11 +169,11 @@ def check(scene: Scene) -> None:
     looked: list[Violation] = []
 
     def body(actor: Actor) -> None:
-        store, _, log = scene.tools(actor)
+        pipeline = scene.open(actor)
         try:
-            _check_store(history, store)
-            state = cast(State, log.read())
-            verify_all(scene, actor, Pipeline(name="p", url=store.url, store=store, log=log, state=state))
+            _check_store(history, pipeline.store)
+            pipeline.log.read()
+            verify_all(scene, actor, pipeline)
         except Violation as violation:
             looked.append(violation)
 
@@ -229,7 +230,7 @@ def _check_sink(history: History, name: str, shown: list[tuple[int, list[int]]],
         raise Violation(f"exactly-once: the sink {name} holds rows of epochs {list(visible)} that never counted")
 
 
-def _check_store(history: History, store: SimStore) -> None:
+def _check_store(history: History, store: Store) -> None:
     scene, state = history.scene, history.state
     if state.head is None:
         raise Violation("progress: nothing was checkpointed")
@@ -242,7 +243,7 @@ def _check_store(history: History, store: SimStore) -> None:
             raise Violation(f"restorable: live epoch {entry.epoch} has lost {min(lost)}")
         try:
             files: dict[str, bytes] = {}
-            recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, into(files))
+            get_artifacts(store, load_manifest(store, entry), scene.settings, into(files))
         except SlackwaterError as error:
             if entry is not state.head and isinstance(error, Corrupt) and wanted & scene.damaged:
                 continue

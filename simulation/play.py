@@ -31,8 +31,9 @@ from simulation.memory import into
 from simulation.scheduler import Actor, Simulation, SinkMemory, Violation
 from slackwater.formats.keys import LOG
 from slackwater.formats.state import LiveCheckpoint, State
-from slackwater.protocol import recovery
-from slackwater.protocol import rollback as rewind
+from slackwater.protocol.artifacts import get_artifacts
+from slackwater.protocol.rollback import targets
+from slackwater.protocol.verified_reads import load_manifest, newest_verified
 
 
 class Part(NamedTuple):
@@ -151,9 +152,9 @@ def mend(scene: Scene) -> None:
 
         def restore(entry: LiveCheckpoint) -> None:
             """Look without the code under test, which a mutation may have blinded."""
-            recovery.restore(store, recovery.load_manifest(store, entry), scene.settings, into({}))
+            get_artifacts(store, load_manifest(store, entry), scene.settings, into({}))
 
-        found, _ = recovery.newest_verified(rewind.targets(cast(State, log.read())), restore)
+        found, _ = newest_verified(targets(cast(State, log.read())), restore)
         if found is None:
             for key in scene.damaged:
                 scene.simulation.mend(key)

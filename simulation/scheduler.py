@@ -45,6 +45,8 @@ class Actor:
         self.turn = _closed()
         self.thread: threading.Thread
         self.done = False
+        # Its process is gone: what would still run in it, to clean up, does nothing.
+        self.is_dead = False
         self.stalled_until = 0
         # Until when its store is not to be had, and why.
         self.away_until = 0
@@ -161,7 +163,7 @@ class Simulation:
         if following is not None and following is not actor:
             following.turn.release()
             actor.turn.acquire()
-        if self._over:
+        if self._over or actor.is_dead:
             raise Crashed
         self.trace.append(f"{actor.name} {what}")
         self._maybe_crash(actor, risk)
@@ -189,6 +191,7 @@ class Simulation:
     def _maybe_crash(self, actor: Actor, risk: int = 1) -> None:
         if actor.faults and self.random.random() < 0.01 * risk:
             self.trace.append(f"{actor.name} dies")
+            actor.is_dead = True
             raise Crashed
 
     def lose_answer(self, actor: Actor, key: str, data: bytes) -> None:
