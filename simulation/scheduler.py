@@ -191,8 +191,12 @@ class Simulation:
     def _maybe_crash(self, actor: Actor, risk: int = 1) -> None:
         if actor.faults and self.random.random() < 0.01 * risk:
             self.trace.append(f"{actor.name} dies")
-            actor.is_dead = True
-            raise Crashed
+            self.kill(actor)
+
+    def kill(self, actor: Actor) -> NoReturn:
+        """End the actor's process here."""
+        actor.is_dead = True
+        raise Crashed
 
     def lose_answer(self, actor: Actor, key: str, data: bytes) -> None:
         """The answer to a create is lost: it has landed, lands later, or never does."""

@@ -6,6 +6,7 @@ Where a missing guard would show too rarely, one of ``scenarios.py`` brings abou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,7 +14,7 @@ import pytest
 
 from simulation import actors
 from simulation.memory import Memory
-from simulation.scheduler import SimClock, SimStore, Simulation
+from simulation.scheduler import SimStore, Simulation
 from simulation.sink import SimSink
 from simulation.sources import SimAcknowledgements
 from slackwater.errors import NotFound, Unavailable
@@ -26,16 +27,18 @@ from slackwater.formats.state import LiveCheckpoint, State
 from slackwater.inboxes import batch as inbox_batch
 from slackwater.inboxes import reader as inbox_reader
 from slackwater.inboxes.format import Published
-from slackwater.ops import forget
-from slackwater.ops import repair_core as repairing
+from slackwater.ops import forget, repair, repair_target
+from slackwater.ops import rollback as rollback_tool
 from slackwater.ops import verify as verification
-from slackwater.protocol import artifacts, fallback, recovery, retention
+from slackwater.protocol import artifacts, driver, log, recovery, retention, rollback, verified_reads
 from slackwater.protocol import checkpoint as checkpointer
 from slackwater.protocol import keep as plans
-from slackwater.protocol import rollback as rewind
 from slackwater.protocol import sinks as sink_driving
 from slackwater.protocol import state as protocol_state
-from slackwater.protocol.log import Log
+from slackwater.protocol.driver import Claimed, Driver
+from slackwater.protocol.log import Log, Permit
+from slackwater.protocol.outcome import Found
+from slackwater.protocol.pipeline import Pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from tests.faults.scenarios import (
     a_claim_is_lost_beside_an_open_head,
@@ -48,6 +51,7 @@ from tests.faults.scenarios import (
     forgetters_take_their_time,
     many_reads_are_bad,
     numbers_are_created_again_before_a_get,
+    patch_claims,
     rollbacks_and_deletes_come_late,
     rollbacks_go_to_the_head,
     rollers_take_their_time,
@@ -62,7 +66,8 @@ def trust_every_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def fenced_drivers_go_on(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(protocol_state, "require_current", lambda state, generation: None)
+    for module in (protocol_state, log):
+        patch.setattr(module, "require_current", lambda state, generation: None)
 
 
 def sinks_commit_twice(patch: pytest.MonkeyPatch) -> None:
@@ -85,13 +90,12 @@ def the_head_is_not_driven_again(patch: pytest.MonkeyPatch) -> None:
 def the_sweep_takes_what_came_after_the_claim(patch: pytest.MonkeyPatch) -> None:
     real = retention.sweep
 
-    def sweep(store, log, claimed, sinks, references):
-        late = recovery.Survey(
-            [entry.key for entry in store.list("checkpoints/")], {name: sink.staged() for name, sink in sinks.items()}
-        )
-        return real(store, log, msgspec.structs.replace(claimed, survey=late), sinks, references)
+    def sweep(pipeline, permit, survey, sinks, references):
+        keys = [entry.key for entry in pipeline.store.list("checkpoints/")]
+        late = retention.Survey(keys, {name: sink.staged() for name, sink in sinks.items()})
+        return real(pipeline, permit, late, sinks, references)
 
-    patch.setattr(retention, "sweep", sweep)
+    patch.setattr(driver, "sweep", sweep)
 
 
 def labelled_checkpoints_are_retired(patch: pytest.MonkeyPatch) -> None:
@@ -194,31 +198,32 @@ def an_undo_does_not_move_the_epoch(patch: pytest.MonkeyPatch) -> None:
 
 def a_tool_rolls_back_without_a_claim(patch: pytest.MonkeyPatch) -> None:
     """It appends in the name of whoever is the driver by then."""
-    claim, append = recovery.claim, Log.append
+    claim, append = driver.claim_driver, Log.append
 
-    def no_claim(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
-        if not fields["driver"].startswith("roller"):
-            return claim(store, log, clock, **fields)
-        state = log.read()
-        assert state is not None
-        return recovery.Claimed(state=state, survey=recovery.Survey([], {}))
+    def no_claim(pipeline: Pipeline, name: str, **fields: Any) -> Driver:
+        if not name.startswith("roller") or "sinks" in fields:  # a tool has none
+            return claim(pipeline, name, **fields)
+        pipeline.log.read()
+        permit, survey = Permit(generation=pipeline.state.generation), retention.Survey([], {})
+        return Driver(pipeline, Claimed(permit=permit, state=pipeline.state, survey=survey), {})
 
-    def append_for_another(self: Log, decide: Any, *, generation: int | None = None) -> State:
+    def append_for_another(self: Log, decide: Any, *, permit: Permit | None = None) -> State:
         def renamed(state: State | None) -> Any:
             change = decide(state)
             return msgspec.structs.replace(change, generation=state.generation) if change and state else None
 
         if not actor_of(self).startswith("roller"):
-            return append(self, decide, generation=generation)
+            return append(self, decide, permit=permit)
         return append(self, renamed)
 
-    patch.setattr(recovery, "claim", no_claim)
+    patch_claims(patch, no_claim)
     patch.setattr(Log, "append", append_for_another)
 
 
 def without_guards_of_targets(patch: pytest.MonkeyPatch, find: Callable[[State, int], LiveCheckpoint]) -> None:
     patch.setattr(protocol_state, "find_target", find)
-    patch.setattr(rewind, "find_target", find)
+    patch.setattr(rollback, "find_target", find)
+    patch.setattr(rollback_tool, "find_target", find)
     patch.setattr(actors, "find_target", find)
     trust_every_record(patch)
 
@@ -257,13 +262,12 @@ def a_rollback_may_go_to_what_is_not_settled(patch: pytest.MonkeyPatch) -> None:
 def the_sweep_keeps_what_was_staged_for_undone_epochs(patch: pytest.MonkeyPatch) -> None:
     real = retention.sweep
 
-    def sweep(store, log, claimed, sinks, references):
-        undone, survey = {entry.checkpoint_id for entry in log.state.live if entry.undone}, claimed.survey
+    def sweep(pipeline, permit, survey, sinks, references):
+        undone = {entry.checkpoint_id for entry in pipeline.state.live if entry.undone}
         attempts = {name: [a for a in found if a not in undone] for name, found in survey.attempts.items()}
-        fewer = recovery.Survey(survey.keys, attempts)
-        return real(store, log, msgspec.structs.replace(claimed, survey=fewer), sinks, references)
+        return real(pipeline, permit, retention.Survey(survey.keys, attempts), sinks, references)
 
-    patch.setattr(retention, "sweep", sweep)
+    patch.setattr(driver, "sweep", sweep)
 
 
 def undone_checkpoints_lose_their_bytes(patch: pytest.MonkeyPatch) -> None:
@@ -286,9 +290,9 @@ def a_checkpoint_that_cannot_be_read_needs_nothing(patch: pytest.MonkeyPatch) ->
 
 def a_rollback_does_not_verify(patch: pytest.MonkeyPatch) -> None:
     """Neither that of a tool, nor a fallback."""
-    real = recovery.newest_verified
-    patch.setattr(recovery, "verify_restorable", lambda store, entry, settings: None)
-    patch.setattr(fallback, "newest_verified", lambda entries, try_out: real(entries, id))
+    real = verified_reads.newest_verified
+    patch.setattr(actors, "verify_restorable", lambda store, entry, settings: None)
+    patch.setattr(recovery, "newest_verified", lambda entries, try_out: real(entries, id))
 
 
 def a_reader_does_not_list_again(patch: pytest.MonkeyPatch) -> None:
@@ -330,22 +334,22 @@ def a_trim_takes_the_newest_record(patch: pytest.MonkeyPatch) -> None:
 
 
 def repairs_are_planned_otherwise(
-    patch: pytest.MonkeyPatch, change: Callable[[repairing.Prepared], tuple[repairing.RepairPlan, Manifest]]
+    patch: pytest.MonkeyPatch, change: Callable[[repair.PreparedRepair], tuple[repair.RepairPlan, Manifest]]
 ) -> None:
-    real = repairing.prepare
+    real = repair.prepare
 
-    def prepare(*args: Any, **fields: Any) -> repairing.Prepared | None:
+    def prepare(*args: Any, **fields: Any) -> repair.PreparedRepair | None:
         prepared = real(*args, **fields)
         if prepared is None:
             return None
         plan, document = change(prepared)
         return msgspec.structs.replace(prepared, plan=plan, document=document)
 
-    patch.setattr(repairing, "prepare", prepare)
+    patch.setattr(repair, "prepare", prepare)
 
 
 def a_repair_takes_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
-    def next_epoch(prepared: repairing.Prepared) -> tuple[repairing.RepairPlan, Manifest]:
+    def next_epoch(prepared: repair.PreparedRepair) -> tuple[repair.RepairPlan, Manifest]:
         epoch = prepared.plan.head_epoch + 1
         plan = msgspec.structs.replace(prepared.plan, epoch=epoch)
         return plan, msgspec.structs.replace(prepared.document, epoch=epoch)
@@ -354,7 +358,7 @@ def a_repair_takes_the_next_epoch(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_repair_does_not_commit_an_open_target(patch: pytest.MonkeyPatch) -> None:
-    def without_output(prepared: repairing.Prepared) -> tuple[repairing.RepairPlan, Manifest]:
+    def without_output(prepared: repair.PreparedRepair) -> tuple[repair.RepairPlan, Manifest]:
         document = prepared.document
         sinks = {name: msgspec.structs.replace(sink, descriptors=[]) for name, sink in document.sinks.items()}
         return prepared.plan, msgspec.structs.replace(document, sinks=sinks)
@@ -363,11 +367,13 @@ def a_repair_does_not_commit_an_open_target(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_repair_ignores_a_lost_rollback(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(repairing, "_bound", lambda state, head, lost, **fields: (repairing._position(state, head), ""))
+    patch.setattr(
+        repair, "find_bound", lambda state, head, lost, **fields: (repair_target.position_of(state, head), "")
+    )
 
 
 def a_repair_needs_the_objects_of_its_target(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(repairing, "_copy", lambda store, objects, checkpoint_id, settings: objects)
+    patch.setattr(repair, "_copy", lambda store, objects, checkpoint_id, settings: objects)
 
 
 def an_epoch_counts_before_the_one_before_is_settled(patch: pytest.MonkeyPatch) -> None:
@@ -385,18 +391,23 @@ def an_epoch_counts_before_the_one_before_is_settled(patch: pytest.MonkeyPatch) 
 
 
 def the_pointer_says_which_is_the_head(patch: pytest.MonkeyPatch) -> None:
-    real = recovery.redrive
+    real = recovery.Recovery._read
 
-    def redrive(store: SimStore, log: Log, state: State, *rest: Any) -> recovery.Head | None:
+    def read(self: Any) -> Found:
+        pipeline, state = self._pipeline, self._pipeline.state
         try:
-            named = store.get(LATEST).decode()
+            named = pipeline.store.get(LATEST).decode()
         except NotFound:
             named = ""
         epoch = next((entry.epoch for entry in state.live if entry.checkpoint_id == named), state.epoch)
         older = [entry for entry in state.live if entry.epoch <= epoch]
-        return real(store, log, msgspec.structs.replace(state, live=older), *rest)
+        self._pipeline = SimpleNamespace(store=pipeline.store, state=msgspec.structs.replace(state, live=older))
+        try:
+            return real(self)
+        finally:
+            self._pipeline = pipeline
 
-    patch.setattr(fallback, "redrive", redrive)
+    patch.setattr(recovery.Recovery, "_read", read)
 
 
 def restored_bytes_are_not_verified(patch: pytest.MonkeyPatch) -> None:
@@ -411,7 +422,7 @@ def a_verifier_believes_what_is_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_empty_log_beside_checkpoints_is_a_fresh_start(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(recovery, "refuse_missing_log", lambda state, keys: None)
+    patch.setattr(driver, "refuse_missing_log", lambda state, keys: None)
 
 
 def a_sink_follows_any_pipeline_of_its_name(patch: pytest.MonkeyPatch) -> None:
@@ -419,7 +430,7 @@ def a_sink_follows_any_pipeline_of_its_name(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_bad_read_is_damage(patch: pytest.MonkeyPatch) -> None:
-    for module in (fallback, recovery, rewind):
+    for module in (recovery, rollback, verified_reads):
         patch.setattr(module, "twice", lambda read: read())
 
 
@@ -441,23 +452,26 @@ def an_inbox_is_told_before_the_record(patch: pytest.MonkeyPatch) -> None:
         init(self, simulation, actor, *rest, **fields)
         of[actor.name] = self
 
-    def tell_first(self: checkpointer.Checkpointer, cut: Any, attempt: Any) -> checkpointer.Report:
-        state = self.state
+    def tell_first(
+        self: checkpointer.Checkpointer, cut: Any, attempt: Any, **fields: Any
+    ) -> checkpointer.CheckpointReport:
+        state = self._pipeline.state
         if state.live:
-            retired = plans.plan_retire(state, self._settings.keep_last)
+            retired = plans.plan_retire(state, self._pipeline.settings.keep_last)
             next_one = msgspec.structs.replace(state.live[-1], checkpoint_id=attempt.checkpoint_id)
             live = [*(entry for entry in state.live if entry.epoch not in retired), next_one]
-            acknowledgements = of[actor_of(self._log)]
+            acknowledgements = of[actor_of(self._pipeline.log)]
             acknowledgements.know(attempt.checkpoint_id, cut.sources)
             acknowledgements.acknowledge(msgspec.structs.replace(state, live=live))
-        return checkpoint(self, cut, attempt)
+        return checkpoint(self, cut, attempt, **fields)
 
     patch.setattr(SimAcknowledgements, "__init__", init_and_remember)
     patch.setattr(checkpointer.Checkpointer, "checkpoint", tell_first)
 
 
 def a_rollback_may_go_past_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(rewind, "keep_acknowledged", lambda target, later: target.source_offsets)
+    patch.setattr(rollback, "keep_acknowledged", lambda target, later: target.source_offsets)
+    patch.setattr(rollback_tool, "keep_acknowledged", lambda target, later: target.source_offsets)
 
 
 def a_repeated_request_is_taken_again(patch: pytest.MonkeyPatch) -> None:
@@ -537,7 +551,7 @@ MUTATIONS = [
     Guard(9, an_inbox_may_drop_what_the_newest_checkpoint_covers, {"needed-kept"}),
     Guard(9, an_inbox_is_told_before_the_record, {"needed-kept"}),
     Guard(
-        9,
+        Guard(13, a_repair_takes_the_next_epoch, {"exactly-once", "undone"}, a_rollback_is_lost_after_its_undo),
         a_rollback_may_go_past_what_was_acknowledged,
         {"needed-kept"},
         sources_are_acknowledged_up_to_the_newest,

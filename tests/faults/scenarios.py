@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from simulation import actors
-from simulation.scheduler import Crashed, SimClock, SimStore, Simulation
+from simulation.scheduler import Crashed, SimStore, Simulation
 from simulation.sink import SimSink
 from simulation.sources import SimAcknowledgements
 from slackwater.errors import Corrupt, NotFound, Unavailable
@@ -19,10 +19,12 @@ from slackwater.formats import change as changes
 from slackwater.formats import record as records
 from slackwater.formats.keys import LOG, record_key
 from slackwater.formats.state import State
-from slackwater.ops import repair_core as repairing
-from slackwater.protocol import fallback, recovery, retention
-from slackwater.protocol import rollback as rewind
-from slackwater.protocol.log import Log
+from slackwater.ops import repair
+from slackwater.ops import rollback as rollback_tool
+from slackwater.protocol import driver, recovery, retention, rollback
+from slackwater.protocol.driver import Driver
+from slackwater.protocol.log import Log, Permit
+from slackwater.protocol.pipeline import Pipeline
 from slackwater.store import Listed, Listing
 
 
@@ -34,6 +36,12 @@ def dawdle(client: Any) -> None:
 def actor_of(log: Log) -> str:
     store: Any = log._store
     return str(store._actor.name)
+
+
+def patch_claims(patch: pytest.MonkeyPatch, claim: Callable[..., Driver]) -> None:
+    """Let drivers and tools claim otherwise."""
+    patch.setattr(driver, "claim_driver", claim)
+    patch.setattr(actors, "claim_driver", claim)
 
 
 def forgetters_take_their_time(patch: pytest.MonkeyPatch) -> None:
@@ -72,52 +80,52 @@ def commits_come_after_an_undo(patch: pytest.MonkeyPatch) -> None:
 
 def rollers_take_their_time(patch: pytest.MonkeyPatch) -> None:
     """Scenario: others go on between the steps of a tool's rollback."""
-    claim, mine = recovery.claim, threading.local()
+    claim, mine = driver.claim_driver, threading.local()
 
-    def claim_and_remember(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
-        if fields["driver"].startswith("roller"):
-            mine.clock = clock
-        return claim(store, log, clock, **fields)
+    def claim_and_remember(pipeline: Pipeline, name: str, **fields: Any) -> Driver:
+        if name.startswith("roller"):
+            mine.clock = pipeline.clock
+        return claim(pipeline, name, **fields)
 
     def take_time(point: str) -> None:
         if hasattr(mine, "clock"):
             dawdle(mine.clock)
 
-    patch.setattr(recovery, "claim", claim_and_remember)
-    patch.setattr(rewind, "reach", take_time)
+    patch_claims(patch, claim_and_remember)
+    patch.setattr(rollback, "reach", take_time)
 
 
 def rollbacks_and_deletes_come_late(patch: pytest.MonkeyPatch) -> None:
     """Scenario: what a rollback was planned to may be retired by then, and its bytes still be there."""
-    plan, delete = rewind.plan_rollback, retention.delete_retired
+    plan, delete = rollback_tool.plan_to, retention.delete_retired
 
-    def plan_early(store: SimStore, *args: Any, **fields: Any) -> rewind.RollbackPlan:
-        planned = plan(store, *args, **fields)
-        dawdle(store)
+    def plan_early(pipeline: Pipeline, *args: Any, **fields: Any) -> rollback_tool.RollbackPlan:
+        planned = plan(pipeline, *args, **fields)
+        dawdle(pipeline.store)
         return planned
 
-    def delete_late(store: SimStore, log: Log, *args: Any) -> list[int]:
-        if log.state and log.state.retired:
-            dawdle(store)
-        return delete(store, log, *args)
+    def delete_late(pipeline: Pipeline, *args: Any) -> list[int]:
+        if pipeline.state.retired:
+            dawdle(pipeline.store)
+        return delete(pipeline, *args)
 
-    patch.setattr(rewind, "plan_rollback", plan_early)
-    patch.setattr(retention, "delete_retired", delete_late)
+    patch.setattr(rollback_tool, "plan_to", plan_early)
+    patch.setattr(driver, "delete_retired", delete_late)
 
 
 def rollbacks_go_to_the_head(patch: pytest.MonkeyPatch) -> None:
     """Scenario: a tool does not take it for done when its target is the head, and prefers one that is open."""
-    plan, real = rewind.plan_rollback, rewind.roll_back
+    plan, real = rollback_tool.plan_to, rollback.roll_back
 
-    def roll_back(store: SimStore, log: Log, clock: SimClock, to_epoch: int, **fields: Any) -> State:
-        state = log.state
-        if actor_of(log).startswith("roller") and state is not None and state.settled_epoch < state.epoch:
+    def roll_back(pipeline: Pipeline, permit: Permit, to_epoch: int, **fields: Any) -> None:
+        state = pipeline.state
+        if actor_of(pipeline.log).startswith("roller") and state.settled_epoch < state.epoch:
             to_epoch = state.epoch
-        return real(store, log, clock, to_epoch, **fields)
+        real(pipeline, permit, to_epoch, **fields)
 
-    patch.setattr(rewind, "roll_back", roll_back)
+    patch.setattr(actors, "roll_back", roll_back)
     patch.setattr(
-        rewind, "plan_rollback", lambda *args, **keep: msgspec.structs.replace(plan(*args, **keep), done=False)
+        rollback_tool, "plan_to", lambda *args, **keep: msgspec.structs.replace(plan(*args, **keep), done=False)
     )
 
 
@@ -168,30 +176,31 @@ def lose_newest(store: SimStore, log: Log, count: int = 1) -> None:
         for key in keys:
             simulation.damage(key)
             simulation.bad_records.add(key)
-        raise Crashed
+        simulation.kill(store._actor)
 
 
 def a_claim_is_lost_beside_an_open_head(patch: pytest.MonkeyPatch) -> None:
     """Scenario: what follows a checkpoint that some sink does not have is lost."""
-    real = recovery.claim
+    real = driver.claim_driver
 
-    def claim(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
-        claimed = real(store, log, clock, **fields)
+    def claim(pipeline: Pipeline, name: str, **fields: Any) -> Driver:
+        claimed, store = real(pipeline, name, **fields), cast(SimStore, pipeline.store)
         head, state = claimed.state.head, claimed.state
         behind = any(sink.epoch < state.epoch for sink in store._sim.sinks.values())
         if head is not None and head.rollback_to is None and state.settled_epoch < state.epoch and behind:
-            lose_newest(store, log)
+            lose_newest(store, pipeline.log)
         return claimed
 
-    patch.setattr(recovery, "claim", claim)
+    patch_claims(patch, claim)
 
 
 def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
     """Scenario: a tool's rollback is lost, with its release and the claim of the driver that has followed it."""
-    real = fallback.recover
+    real = recovery.Recovery.run
 
-    def recover(store: SimStore, log: Log, *args: Any, **fields: Any) -> Any:
-        recovered, written = real(store, log, *args, **fields), store._sim.written
+    def run(self: recovery.Recovery[Any]) -> Any:
+        recovered, log, store = real(self), self._pipeline.log, cast(SimStore, self._pipeline.store)
+        written = store._sim.written
         for back in range(min(log.number, log.kept_records - 1)):
             record = records.decode(written[record_key(log.number - back)], number=log.number - back)
             if isinstance(record.change, changes.Rollback):
@@ -200,7 +209,7 @@ def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
                 break
         return recovered
 
-    patch.setattr(fallback, "recover", recover)
+    patch.setattr(recovery.Recovery, "run", run)
 
 
 def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:
@@ -209,29 +218,30 @@ def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:
     Only the head stays with each checkpoint: so what a repair goes on from is what the lost record has retired.
     """
     keep_one(patch)
-    delete, repair = retention.delete_retired, repairing.repair
+    delete, carry_out = retention.delete_retired, repair.carry_out
     asleep: dict[str, retention.Doomed] = {}
 
-    def delete_late(store: SimStore, log: Log, generation: int, refs: retention.References) -> list[int]:
+    def delete_late(pipeline: Pipeline, permit: Permit, refs: retention.References) -> list[int]:
+        log = pipeline.log
         if log._newest and getattr(log._newest.change, "retire", None):
-            state, needed = retention.find_needed(log, generation, refs)
+            state, needed = retention.find_needed(log, permit, refs)
             doomed = retention.find_doomed(state, needed, refs)
             try:
-                lose_newest(store, log)
+                lose_newest(cast(SimStore, pipeline.store), log)
             except Crashed:
                 asleep[state.uid] = doomed
                 raise
-        return delete(store, log, generation, refs)
+        return delete(pipeline, permit, refs)
 
-    def wake(store: SimStore, log: Log, *args: Any, **fields: Any) -> bool:
-        done, before = repair(store, log, *args, **fields), args[2].lost.before
+    def wake(pipeline: Pipeline, prepared: repair.PreparedRepair, **fields: Any) -> bool:
+        done, before = carry_out(pipeline, prepared, **fields), prepared.lost.before
         if done and before is not None and (doomed := asleep.get(before.state.uid)) is not None:
             for key in (*doomed.objects, *doomed.manifests):
-                store._sim.objects.pop(key, None)
+                cast(SimStore, pipeline.store)._sim.objects.pop(key, None)
         return done
 
-    patch.setattr(retention, "delete_retired", delete_late)
-    patch.setattr(repairing, "repair", wake)
+    patch.setattr(driver, "delete_retired", delete_late)
+    patch.setattr(repair, "carry_out", wake)
 
 
 def the_log_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -239,17 +249,18 @@ def the_log_is_lost(patch: pytest.MonkeyPatch) -> None:
 
     Only before a sink has committed anything: from then on the sink, too, would refuse a pipeline that begins anew.
     """
-    claim, listing, create = recovery.claim, SimStore.list, SimStore.create
+    claim, listing, create = driver.claim_driver, SimStore.list, SimStore.create
     blind: set[int] = set()
 
-    def claim_without_log(store: SimStore, log: Log, clock: SimClock, **fields: Any) -> recovery.Claimed:
+    def claim_without_log(pipeline: Pipeline, name: str, **fields: Any) -> Driver:
+        store = cast(SimStore, pipeline.store)
         bound = any(sink.uid for sink in store._sim.sinks.values())
-        if bound or not fields["driver"].startswith("driver") or not any("manifest" in k for k in store._sim.objects):
-            return claim(store, log, clock, **fields)
+        if bound or not name.startswith("driver") or not any("manifest" in k for k in store._sim.objects):
+            return claim(pipeline, name, **fields)
         blind.add(id(store))
-        log._newest = None  # what it knew is from before
+        pipeline.log._newest = None  # what it knew is from before
         try:
-            return claim(store, log, clock, **fields)
+            return claim(pipeline, name, **fields)
         except Corrupt as error:
             if error.code != "log.missing":
                 raise
@@ -268,7 +279,7 @@ def the_log_is_lost(patch: pytest.MonkeyPatch) -> None:
                 del self._sim.objects[lost]
         return create(self, key, data)
 
-    patch.setattr(recovery, "claim", claim_without_log)
+    patch_claims(patch, claim_without_log)
     patch.setattr(SimStore, "list", list_the_rest)
     patch.setattr(SimStore, "create", create_anew)
 
@@ -342,11 +353,12 @@ def a_record_is_lost_that_let_messages_go(patch: pytest.MonkeyPatch) -> None:
     delete, acknowledge = retention.delete_retired, SimAcknowledgements.acknowledge
     logs: dict[str, Log] = {}
 
-    def delete_later(store: SimStore, log: Log, *rest: Any) -> list[int]:
-        logs[store._actor.name] = log
-        if store._actor.faults:
+    def delete_later(pipeline: Pipeline, *rest: Any) -> list[int]:
+        actor = cast(SimStore, pipeline.store)._actor
+        logs[actor.name] = pipeline.log
+        if actor.faults:
             raise Unavailable("nothing can be deleted now", code="store.unavailable")
-        return delete(store, log, *rest)
+        return delete(pipeline, *rest)
 
     def acknowledge_and_die(self: SimAcknowledgements, state: State) -> Any:
         error, log, memory = acknowledge(self, state), logs[self._actor.name], self._memory
@@ -360,7 +372,7 @@ def a_record_is_lost_that_let_messages_go(patch: pytest.MonkeyPatch) -> None:
 
     keep_one(patch)
     patch.setattr(actors.Scene, "pushed_share", 1.0)
-    patch.setattr(retention, "delete_retired", delete_later)
+    patch.setattr(driver, "delete_retired", delete_later)
     patch.setattr(SimAcknowledgements, "acknowledge", acknowledge_and_die)
 
 

@@ -22,8 +22,8 @@ from simulation.many import play_many, play_one
 from simulation.scheduler import Actor, Simulation
 from slackwater.errors import Conflict
 from slackwater.inboxes import reader as inbox_reader
-from slackwater.protocol import recovery
-from slackwater.protocol import rollback as rewind
+from slackwater.protocol.driver import claim_driver
+from slackwater.protocol.rollback import roll_back
 from slackwater.testing.faulty_store import KINDS
 from tests.faults.guards import MUTATIONS, Guard, sinks_commit_twice
 
@@ -92,11 +92,11 @@ def test_a_tool_that_slept_until_its_target_was_gone_learns_that_it_is_fenced(mo
     monkeypatch.undo()
 
     def sleepy_tool(actor: Actor) -> None:
-        store, clock, log = scene.tools(actor)
-        state = recovery.claim(store, log, clock, pipeline="p", driver=actor.name, sinks={}).state
-        assert state.head is not None
-        actor.stalled_until = scenario.now + 1000
-        rewind.roll_back(store, log, clock, state.head.epoch)
+        pipeline = scene.open(actor)
+        with claim_driver(pipeline, actor.name) as driver:
+            assert driver.state.head is not None
+            actor.stalled_until = scenario.now + 1000
+            roll_back(pipeline, driver.permit, driver.state.head.epoch)
 
     tool = scenario.spawn("tool", sleepy_tool, faults=False)
     scenario.spawn("second", actors.driver(scene, actors.Program()), faults=False, delay=30)
@@ -185,7 +185,7 @@ def test_the_command_names_the_seed_and_the_invariant(
     sinks_commit_twice(monkeypatch)
     assert main(["--seeds", "2", "--from", "5", "--jobs", "1"]) == 1
     shown = capsys.readouterr().out
-    assert "seed 5 breaks acknowledged: " in shown
+    assert "seed 5 breaks undone: " in shown
     assert "python -m simulation --seed 6 --trace" in shown
     assert main(["--seed", "5", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["broken"][0]["invariant"] == "acknowledged"
+    assert json.loads(capsys.readouterr().out)["broken"][0]["invariant"] == "undone"
