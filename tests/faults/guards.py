@@ -551,7 +551,7 @@ MUTATIONS = [
     Guard(9, an_inbox_may_drop_what_the_newest_checkpoint_covers, {"needed-kept"}),
     Guard(9, an_inbox_is_told_before_the_record, {"needed-kept"}),
     Guard(
-        Guard(13, a_repair_takes_the_next_epoch, {"exactly-once", "undone"}, a_rollback_is_lost_after_its_undo),
+        9,
         a_rollback_may_go_past_what_was_acknowledged,
         {"needed-kept"},
         sources_are_acknowledged_up_to_the_newest,
@@ -565,7 +565,7 @@ MUTATIONS = [
     Guard(10, a_rollback_may_go_to_what_is_not_settled, {"exactly-once", "at-least-once"}, rollbacks_go_to_the_head),
     Guard(11, a_tool_rolls_back_without_a_claim, {"restorable"}, rollers_take_their_time),
     Guard(12, a_trim_takes_the_newest_record, {"newest"}),
-    Guard(13, a_repair_takes_the_next_epoch, {"exactly-once", "undone"}),
+    Guard(13, a_repair_takes_the_next_epoch, {"exactly-once", "undone"}, a_rollback_is_lost_after_its_undo),
     Guard(
         13,
         a_repair_does_not_commit_an_open_target,
