@@ -45,9 +45,11 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from pathlib import Path  # noqa: PLC0415
 
     from ..formats.manifest import kind_of  # noqa: PLC0415
+    from ..keyed.capture import check_restored  # noqa: PLC0415
+    from ..protocol.directory import remove_unfinished, write_directory  # noqa: PLC0415
     from ..protocol.kinds import whose  # noqa: PLC0415
     from ..protocol.recovery import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished, write_files  # noqa: PLC0415
+    from ..spark.hydrate import checkpoint_location, hydrate  # noqa: PLC0415
 
     if not directory.strip():
         raise click.BadParameter("it is empty; the folder of this process is .", param_hint="--to")
@@ -62,8 +64,12 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     def restore(entry: LiveCheckpoint) -> None:
         with pipeline.log.unless_retired(entry):
             manifest = load_manifest(pipeline.store, entry)
-            write = hydrate if kind_of(manifest) == "spark" else write_files
-            write(pipeline.store, manifest, target, make_settings(timeout_s))
+            settings, kind = make_settings(timeout_s), kind_of(manifest)
+            if kind == "spark":
+                hydrate(pipeline.store, manifest, target, settings, durable=True)
+            else:
+                check = check_restored if kind == "keyed" else None
+                write_directory(pipeline.store, manifest, target, settings, durable=True, check=check)
         manifests[entry.checkpoint_id] = manifest
 
     entry, passed = _restore_one(pipeline, ref, restore)
