@@ -13,7 +13,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify as verify_pipeline
 from slackwater.protocol.directory import write_directory
 from slackwater.protocol.recovery import load_manifest
@@ -123,7 +123,7 @@ def restore(folder: Path, rounds: int) -> None:
 def verify(folder: Path, rounds: int) -> None:
     """Verify 512 MiB that the page cache has."""
     Driver(folder / "store").checkpoint(cut_of(payloads()))
-    pipeline = open_pipeline(str(folder / "store"))
+    pipeline = read_pipeline(str(folder / "store"))
     objects = sorted(path for path in (folder / "store").rglob("partition-*"))
 
     def ours() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.directory import write_directory
 from slackwater.protocol.recovery import load_manifest
@@ -68,7 +68,7 @@ def run(job: str, room: Path, number: int) -> float:
         before = _memory_mib()
         driver.checkpoint(cut)
     else:
-        pipeline = open_pipeline(str(room / "save-files-0"))
+        pipeline = read_pipeline(str(room / "save-files-0"))
         before = _memory_mib()
         if job == "restore":
             manifest = load_manifest(pipeline.store, pipeline.state.live[-1])

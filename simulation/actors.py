@@ -28,13 +28,13 @@ from slackwater.ops import refs as labels
 from slackwater.ops import repair_core as repairing
 from slackwater.ops import savepoint as savepoint_ops
 from slackwater.ops import verify as verification
-from slackwater.ops.pipelines import Pipeline
 from slackwater.protocol import fallback, recovery, retention
 from slackwater.protocol import rollback as rewind
 from slackwater.protocol.artifacts import Holdings
 from slackwater.protocol.checkpoint import Checkpointer, release
 from slackwater.protocol.keep import KeepRules
 from slackwater.protocol.log import Decide, Log
+from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.sinks import Attempt, SinkFailed, describe_output
 from slackwater.protocol.state import find_target
 from slackwater.settings import Settings
@@ -110,6 +110,9 @@ class Scene:
     def tools(self, actor: Actor) -> Tools:
         store, clock = SimStore(self.simulation, actor), SimClock(self.simulation, actor)
         return store, clock, WatchedLog(self.simulation, store, clock, self)
+
+    def pipeline(self, store: SimStore, log: Log, clock: SimClock) -> Pipeline:
+        return Pipeline(name="p", url=store.url, store=store, log=log, clock=clock, settings=self.settings)
 
     def stop_if_damaged(self, error: Corrupt, actor: Actor) -> NoReturn:
         """A user has to decide here; the next actor may be one that has."""
@@ -621,8 +624,8 @@ def verifier(scene: Scene) -> Body:
 
     def body(actor: Actor) -> None:
         store, clock, log = scene.tools(actor)
-        if (state := wait_for_branch(log, clock)) is not None:
-            verify_all(scene, actor, Pipeline(name="p", url=store.url, store=store, log=log, state=state))
+        if wait_for_branch(log, clock) is not None:
+            verify_all(scene, actor, scene.pipeline(store, log, clock))
 
     return body
 

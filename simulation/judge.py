@@ -16,7 +16,6 @@ from slackwater.formats.change import Change, Checkpoint, Claim, Label, Repair, 
 from slackwater.formats.keys import LATEST, RecordKey, manifest_key, parse_key, record_key
 from slackwater.formats.record import Record
 from slackwater.formats.state import State
-from slackwater.ops.pipelines import Pipeline
 from slackwater.protocol import recovery
 
 
@@ -168,11 +167,11 @@ def check(scene: Scene) -> None:
     looked: list[Violation] = []
 
     def body(actor: Actor) -> None:
-        store, _, log = scene.tools(actor)
+        store, clock, log = scene.tools(actor)
         try:
             _check_store(history, store)
-            state = cast(State, log.read())
-            verify_all(scene, actor, Pipeline(name="p", url=store.url, store=store, log=log, state=state))
+            log.read()
+            verify_all(scene, actor, scene.pipeline(store, log, clock))
         except Violation as violation:
             looked.append(violation)
 

@@ -15,7 +15,6 @@ from slackwater.errors import Corrupt
 from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
 from slackwater.formats.manifest import SourcePosition, references
 from slackwater.formats.state import LiveCheckpoint
-from slackwater.ops.pipelines import Pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import Finding, verify
 from slackwater.protocol import recovery
@@ -24,6 +23,7 @@ from slackwater.protocol.checkpoint import Checkpointer
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.fallback import recover
 from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.sinks import Attempt
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
@@ -165,10 +165,10 @@ class Sound:
         self.manifests = {manifest_key(checkpoint_id) for checkpoint_id in self.state.checkpoint_ids}
 
     def open(self) -> Pipeline:
-        log = Log(self.store, SystemClock(), SETTINGS)
-        state = log.read()
-        assert state is not None
-        return Pipeline(name="orders", url=self.store.url, store=self.store, log=log, state=state)
+        clock = SystemClock()
+        log = Log(self.store, clock, SETTINGS)
+        assert log.read() is not None
+        return Pipeline(name="orders", url=self.store.url, store=self.store, log=log, clock=clock, settings=SETTINGS)
 
     def find(self, changed: Mapping[str, bytes | None], *, log_only: bool = False) -> list[Finding]:
         """Verify the store with some objects changed; ``log_only``: without a checkpoint, which takes half the time."""

@@ -17,7 +17,7 @@ from slackwater.formats import record as records
 from slackwater.formats.change import Checkpoint, Release, Settlement
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, references
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import plan_rollback, rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
@@ -41,12 +41,12 @@ def statuses(error: SinkFailed) -> dict[str, str]:
 
 
 def state_of(pipeline: Path):
-    return open_pipeline(str(pipeline)).state
+    return read_pipeline(str(pipeline)).state
 
 
 def damage(pipeline: Path, epoch: int) -> str:
     """Flip a bit in an object that this epoch wrote itself; return its key."""
-    opened = open_pipeline(str(pipeline))
+    opened = read_pipeline(str(pipeline))
     entry = opened.state.find(epoch)
     assert entry is not None
     own = [key for key in references(load_manifest(opened.store, entry)) if entry.checkpoint_id in key]
@@ -85,7 +85,7 @@ def test_the_next_start_goes_on_from_the_older_checkpoint_and_takes_back_what_ca
         driver.step()
     assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3, 4)
     assert driver.checkpointer.state.settled_epoch == 8
-    assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
+    assert verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
 
 
 def test_nothing_has_to_be_committed_before_it_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +252,7 @@ def test_a_pipeline_without_checkpoints_has_nothing_to_go_back_to(tmp_path: Path
 
 def test_retention_keeps_what_a_rollback_may_go_to_and_drops_what_was_undone(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4, keep_last=3)  # 2, 3, 4
-    create_label(open_pipeline(str(pipeline)).log, "before", "2")
+    create_label(read_pipeline(str(pipeline)).log, "before", "2")
     rollback(str(pipeline), "before")
     driver = Driver(tmp_path, keep_last=3)
     for _ in range(2):
@@ -261,7 +261,7 @@ def test_retention_keeps_what_a_rollback_may_go_to_and_drops_what_was_undone(tmp
         (2, False), (5, False), (6, False), (7, False),
     ]  # fmt: skip
     assert driver.checkpointer.state.retired == [] or driver.checkpointer.state.retired[0].epoch in (3, 4)
-    assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
+    assert verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
 
 
 def test_a_sink_that_is_gone_must_be_dropped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .entry import remove_when_interrupted
-from .options import at_option, make_settings, open_pipeline, resolve, store_options, tell_passed_over, url_argument
+from .options import at_option, make_settings, read_pipeline, resolve, store_options, tell_passed_over, url_argument
 from .text import count, format_size, plain, print_fields, print_json
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..formats.manifest import Manifest
     from ..formats.state import LiveCheckpoint
-    from ..ops.pipelines import Pipeline
+    from ..protocol.pipeline import Pipeline
     from ..protocol.state import LeftOut
 
 # Beside a driver that retires checkpoints faster than they can be read, only a savepoint can be had.
@@ -55,7 +55,7 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
         raise click.BadParameter("it is empty; the folder of this process is .", param_hint="--to")
     if "://" in directory:  # as a path it would be ./s3:/…
         raise click.BadParameter(f"{directory} is a URL; a directory of this machine is needed.", param_hint="--to")
-    pipeline, target = open_pipeline(url, timeout_s), Path(directory).absolute()
+    pipeline, target = read_pipeline(url, timeout_s), Path(directory).absolute()
     if _is_inside(target, pipeline.store.url):
         raise click.BadParameter(f"{target} is inside the pipeline's own folder.", param_hint="--to")
     remove_when_interrupted(remove_unfinished)
@@ -98,26 +98,23 @@ def _restore_one(
     pipeline: Pipeline, ref: str, restore: Callable[[LiveCheckpoint], None]
 ) -> tuple[LiveCheckpoint, list[LeftOut]]:
     """Restore what ``ref`` names; when that is retired while it is read, what ``ref`` names then."""
-    import msgspec  # noqa: PLC0415
-
     from ..errors import Corrupt, NotFound, Unsupported  # noqa: PLC0415
     from ..ops.refs import LATEST_REF, NEWEST_VERIFIED  # noqa: PLC0415
     from ..protocol.rollback import get_newest_verified  # noqa: PLC0415
 
     for tries_left in reversed(range(_MAX_TRIES)):
+        state = pipeline.state
         try:
             if ref == NEWEST_VERIFIED:
                 # A directory that is not empty is InvalidInput, and no damage.
-                damage, state = (Corrupt, Unsupported), pipeline.state
+                damage = (Corrupt, Unsupported)
                 entry, passed = get_newest_verified(state, state.live, restore, damage=damage)
             else:
                 entry, passed = resolve(pipeline, ref)
                 restore(entry)
         except NotFound:
-            fresh = pipeline.log.state
-            if not tries_left or fresh is None or fresh is pipeline.state:
+            if not tries_left or pipeline.state is state:
                 raise
-            pipeline = msgspec.structs.replace(pipeline, state=fresh)
         else:
             if ref in (LATEST_REF, NEWEST_VERIFIED):  # of the others it has been told
                 tell_passed_over(passed)

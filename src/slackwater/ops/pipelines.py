@@ -1,4 +1,4 @@
-"""Pipelines of a store: open one by its URL, list all."""
+"""Pipelines of a store: list all, read one by its URL. Nothing is claimed."""
 
 from __future__ import annotations
 
@@ -16,19 +16,10 @@ from ..formats.state import State
 from ..parallel import in_parallel
 from ..protocol.address import folder_name, join_url, refuse_pipeline_at, split_url
 from ..protocol.log import Log
+from ..protocol.pipeline import Pipeline, locate
 from ..protocol.recovery import DAMAGE, refuse_missing_log
 from ..settings import Settings
 from ..store import Store, local_folder, open_store
-
-
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """An opened pipeline: where it is, and its newest state."""
-
-    name: str
-    url: str
-    store: Store
-    log: Log
-    state: State
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -52,16 +43,14 @@ class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
-def open_pipeline(
-    url: str, settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
+def read_pipeline(
+    url: str | os.PathLike[str], settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
 ) -> Pipeline:
-    """Open the pipeline ``{store}/{name}`` and read its newest state."""
-    settings = settings or Settings()
-    store = open_store(url, settings, **(storage_options or {}))
-    log = Log(store, SystemClock(), settings)
-    state = _read(store, log)
-    if state is None:
-        inside, near = _near(url, settings, storage_options)
+    """Read the newest state of the pipeline ``{store}/{name}``, which must be there. It is not claimed."""
+    url = os.fspath(url)
+    pipeline = locate(url, settings, storage_options)
+    if _read(pipeline.store, pipeline.log) is None:
+        inside, near = _near(url, pipeline.settings, storage_options)
         raise NotFound(
             f"there is no pipeline at {url}" + (", but there are pipelines below it" if inside else ""),
             code="pipeline.not_found",
@@ -69,7 +58,7 @@ def open_pipeline(
             + f"slackwater pipelines {url if inside else split_url(url)[0] or 'STORE'}",
             near=near,
         )
-    return Pipeline(name=folder_name(split_url(url)[1]), url=url, store=store, log=log, state=state)
+    return pipeline
 
 
 def _read(store: Store, log: Log) -> State | None:

@@ -13,7 +13,7 @@ from ..settings import Settings
 from ..sinks.registry import Sink, open_sink
 from ..store import Store, open_store
 from . import repair_core as repairing
-from .pipelines import open_pipeline
+from .pipelines import read_pipeline
 from .repair_core import Prepared, RepairPlan
 from .rollback import check_refused, listed
 
@@ -71,7 +71,7 @@ def _prepare(
     settings: Settings,
 ) -> tuple[Store, Log, Prepared] | None:
     try:
-        open_pipeline(url, settings, storage_options)
+        read_pipeline(url, settings, storage_options)
         return None
     except Corrupt as damage:
         if damage.code != "log.corrupt":

@@ -15,11 +15,12 @@ from ..formats.state import LiveCheckpoint, State
 from ..protocol import recovery
 from ..protocol import rollback as rewind
 from ..protocol.checkpoint import release
+from ..protocol.pipeline import Pipeline
 from ..protocol.rollback import Plan, RollbackPlan
 from ..protocol.state import LeftOut, find_target
 from ..settings import Settings
 from ..sinks.registry import Sink, open_sink
-from .pipelines import Pipeline, open_pipeline
+from .pipelines import read_pipeline
 from .refs import NEWEST_VERIFIED, passed_over, resolve
 
 
@@ -38,7 +39,7 @@ def plan_rollback(
     ``storage_options`` are the store's own.
     """
     settings = settings or Settings()
-    pipeline = open_pipeline(os.fspath(url), settings, storage_options)
+    pipeline = read_pipeline(os.fspath(url), settings, storage_options)
     return _plan(pipeline, str(to), listed(keep), sinks or {}, settings)
 
 
@@ -57,7 +58,7 @@ def rollback(
     With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
     """
     settings = settings or Settings()
-    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), listed(keep)
+    pipeline, keep = read_pipeline(os.fspath(url), settings, storage_options), listed(keep)
     planned = _plan(pipeline, str(to), keep, sinks or {}, settings)
     if planned.done:
         return planned
