@@ -13,11 +13,11 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify as verify_pipeline
+from slackwater.protocol.directory import write_directory
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
-from slackwater.spark.hydrate import write_files
 
 from .drivers import Driver, cut_of
 from .turns import compare, take_turns, timed
@@ -100,7 +100,7 @@ def restore(folder: Path, rounds: int) -> None:
 
     def ours() -> float:
         room = rooms.new()
-        return timed(lambda: write_files(driver.store, manifest, room, Settings()))
+        return timed(lambda: write_directory(driver.store, manifest, room, Settings(), durable=False))
 
     def simple(threads: int) -> float:
         room = rooms.new()
@@ -123,7 +123,7 @@ def restore(folder: Path, rounds: int) -> None:
 def verify(folder: Path, rounds: int) -> None:
     """Verify 512 MiB that the page cache has."""
     Driver(folder / "store").checkpoint(cut_of(payloads()))
-    pipeline = open_pipeline(str(folder / "store"))
+    pipeline = read_pipeline(str(folder / "store"))
     objects = sorted(path for path in (folder / "store").rglob("partition-*"))
 
     def ours() -> None:

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
+from slackwater.protocol.directory import write_directory
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
-from slackwater.spark.hydrate import write_files
 
 from .drivers import Driver, cut_of
 from .lines import print_case, say
@@ -68,11 +68,11 @@ def run(job: str, room: Path, number: int) -> float:
         before = _memory_mib()
         driver.checkpoint(cut)
     else:
-        pipeline = open_pipeline(str(room / "save-files-0"))
+        pipeline = read_pipeline(str(room / "save-files-0"))
         before = _memory_mib()
         if job == "restore":
             manifest = load_manifest(pipeline.store, pipeline.state.live[-1])
-            write_files(pipeline.store, manifest, room / f"restored-{number}", Settings())
+            write_directory(pipeline.store, manifest, room / f"restored-{number}", Settings(), durable=False)
         else:
             assert not verify(pipeline, pipeline.state.live, read_data=True).findings
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before

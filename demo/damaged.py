@@ -18,7 +18,7 @@ from demo.lives import Life, Sizes, live
 from slackwater.errors import Corrupt
 from slackwater.formats import batch
 from slackwater.formats.manifest import Manifest
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.refs import NEWEST_VERIFIED
 from slackwater.protocol.verified_reads import load_manifest
 
@@ -113,7 +113,7 @@ def ask_for_plan(url: Path) -> dict[str, Any]:
 
 def find_victim(url: Path) -> Victim:
     """Find the object that takes most checkpoints with it, the newest among them, and leaves at least one sound."""
-    pipeline = open_pipeline(str(url))
+    pipeline = read_pipeline(str(url))
     manifests = [load_manifest(pipeline.store, entry) for entry in pipeline.state.branch]
     needed = Counter(stored.key for manifest in manifests for stored in manifest.objects)
     found = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from demo.merchants import FEED, parse_change
 from slackwater.errors import Corrupt, NotFound
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.protocol.verified_reads import load_manifest
 
 _NOTES = "versions"
@@ -17,7 +17,7 @@ def note(folder: Path) -> None:
     notes = folder / _NOTES
     notes.mkdir(exist_ok=True)
     try:
-        pipeline = open_pipeline(str(folder / "store" / "payments"))
+        pipeline = read_pipeline(str(folder / "store" / "payments"))
     except NotFound:
         return  # A driver that failed early has left none.
     for entry in pipeline.state.live:

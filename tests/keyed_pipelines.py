@@ -10,7 +10,7 @@ from typing import Any
 from slackwater.keyed.checkpoints import KeyedCheckpoints
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
-from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 
 
@@ -29,7 +29,7 @@ def forget_local(folder: Path) -> None:
 
 
 def sound(folder: Path) -> bool:
-    pipeline = look_at(str(folder / "store" / "counts"))
+    pipeline = read_pipeline(str(folder / "store" / "counts"))
     return verify(pipeline, pipeline.state.live, read_data=True).sound
 
 

@@ -14,7 +14,7 @@ from slackwater.formats.positions import KIND
 from slackwater.inboxes.format import COVERED_FILE
 from slackwater.inboxes.inbox import Inbox
 from slackwater.inboxes.reader import read_covered
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
 from slackwater.sources.acknowledgement import Acknowledgements
 from tests.pipelines import make_pipeline
@@ -25,10 +25,10 @@ import sys
 from pathlib import Path
 from slackwater.formats.manifest import SourcePosition
 from slackwater.inboxes.reader import read_published
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.settings import Settings
-pipeline, folder = open_pipeline(sys.argv[1], Settings()), Path(sys.argv[2])
+pipeline, folder = read_pipeline(sys.argv[1], Settings()), Path(sys.argv[2])
 uid = read_published(folder).inbox
 told = Acknowledgements(pipeline.store, {uid: folder})
 for number, entry in enumerate(pipeline.state.live, 1):
@@ -52,7 +52,7 @@ def test_an_acknowledgement_that_is_killed_at_either_step_is_made_again_and_cove
     inbox.append([b"%d" % number for number in range(100)]).result()
     inbox.close()
     url = str(make_pipeline(tmp_path, 4))
-    state = open_pipeline(url, Settings()).state
+    state = read_pipeline(url, Settings()).state
     assert len(state.live) > 1
 
     assert acknowledge(url, folder, "document.write.after") == -signal.SIGKILL
@@ -75,7 +75,7 @@ def test_what_is_covered_outlasts_a_power_loss(tmp_path, synced):
     inbox.append([b"1", b"2"]).result()
     uid = inbox.description.uid
     inbox.close()
-    pipeline = open_pipeline(str(make_pipeline(tmp_path, 1)), Settings())
+    pipeline = read_pipeline(str(make_pipeline(tmp_path, 1)), Settings())
     told = Acknowledgements(pipeline.store, {uid: folder})
     offsets = {"inbox": uid, "position": "1"}
     told.know(

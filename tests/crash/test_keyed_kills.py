@@ -14,7 +14,7 @@ import slackwater as sw
 from slackwater.failpoints import VARIABLE
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
-from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.ops.pipelines import read_pipeline
 from tests.commands import environment, program_of, run_program
 from tests.keyed_pipelines import config_of, forget_local, sound
 
@@ -85,7 +85,7 @@ def test_killed_before_a_write_is_synced_it_is_there_whole_or_not_at_all(tmp_pat
 def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_that_counts(tmp_path, point):
     run_writer(tmp_path, rows=5)
     run_writer(tmp_path, f"{point}=kill")
-    epoch = look_at(str(tmp_path / "store" / "counts")).state.epoch
+    epoch = read_pipeline(str(tmp_path / "store" / "counts")).state.epoch
     forget_local(tmp_path)
     with open_keyed(config_of(tmp_path)) as counts:
         row = int(counts.offsets["rows"]["row"])

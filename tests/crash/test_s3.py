@@ -28,7 +28,7 @@ from slackwater import read_committed
 from slackwater.errors import NotFound, Unavailable
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.state import State
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.spark.java import ensure_java
 from slackwater.store import open_store
 from tests.crash.drivers import ROOT, ROWS_PER_BATCH, expected_after
@@ -117,7 +117,7 @@ class Place:
 
     def state(self) -> State | None:
         try:
-            return open_pipeline(f"{self.url}/store/payments", None, self.server.options).state
+            return read_pipeline(f"{self.url}/store/payments", None, self.server.options).state
         except NotFound:
             return None
 

@@ -16,7 +16,7 @@ import pytest
 
 from demo.jvm import quick_start
 from slackwater.failpoints import VARIABLE
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sinks.files.log import parse_published
@@ -75,7 +75,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_row_is_there_once_with_the_version_that_its_checkpoint_holds(killed: Path) -> None:
-    pipeline = open_pipeline(str(killed / "store" / "scores"))
+    pipeline = read_pipeline(str(killed / "store" / "scores"))
     versions = {
         entry.epoch: int(load_manifest(pipeline.store, entry).table_offsets["merchants"].offsets["file"][:8])
         for entry in pipeline.state.live

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from slackwater.failpoints import VARIABLE
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from tests.commands import answer, command, finish, refusal, slackwater
@@ -24,11 +24,11 @@ def url(tmp_path: Path) -> str:
 
 
 def epochs(url: str) -> list[int]:
-    return [entry.epoch for entry in open_pipeline(url).state.live]
+    return [entry.epoch for entry in read_pipeline(url).state.live]
 
 
 def test_a_dry_run_tells_each_checkpoints_fate_and_changes_nothing(url):
-    create_label(open_pipeline(url).log, "old", "2")
+    create_label(read_pipeline(url).log, "old", "2")
     done = slackwater("forget", url, "--keep-last", 1, "--keep-within", "1min", "--dry-run")
     assert done.returncode == 0, done.stderr
     words = [line.split(maxsplit=4) for line in done.stdout.splitlines()]
@@ -64,8 +64,8 @@ def test_one_is_forgotten_by_its_name_and_the_url_may_come_from_the_environment(
 
 
 def test_what_must_stay_is_refused_with_what_to_do(url):
-    create_label(open_pipeline(url).log, "old one", "2")
-    create_label(open_pipeline(url).log, "newest", "6")
+    create_label(read_pipeline(url).log, "old one", "2")
+    create_label(read_pipeline(url).log, "newest", "6")
     assert f"hint: slackwater list {url} shows the others" in refusal("forget", url, "latest", code=11)
     assert "[retire.not_allowed] epoch 6 is the newest" in refusal("forget", url, "latest", code=11)
     assert f"hint: slackwater savepoint delete {url} 'old one' first" in refusal("forget", url, "old one", code=11)
@@ -95,11 +95,11 @@ def test_a_url_alone_is_never_taken_for_a_reference(url):
 def test_killed_at_any_point_the_same_command_goes_on(url, point):
     arguments = command("forget", url, "--keep-last", 2)
     assert finish(arguments, **{VARIABLE: f"{point}=kill"}).returncode == -signal.SIGKILL
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
     assert epochs(url) == ([1, 2, 3, 4, 5, 6] if point == "forget.retire.before" else [5, 6])
     assert finish(arguments).returncode == 0
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     assert epochs(url) == [5, 6] and pipeline.state.retired == []
     assert len(list(Path(url).glob("checkpoints/*/manifest.json"))) == 2
     assert verify(pipeline, pipeline.state.live, read_data=True).sound

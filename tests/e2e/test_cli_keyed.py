@@ -26,6 +26,8 @@ def test_every_command_works_on_a_keyed_pipeline(tmp_path):
     assert answer("rollback", url, "--to", "2", "--yes")["acted"]
     assert content(tmp_path) == {b"n": b"1"}
     assert "a keyed state's" in lines("restore", url, "--to", tmp_path / "files", "--at", "first")[1]
+    names = {path.name for path in (tmp_path / "files" / "keyed" / "state").iterdir() if path.suffix != ".sst"}
+    assert names - {name for name in names if name.startswith("MANIFEST-")} == {"CURRENT", "state.json"}
     restored = KeyedState(tmp_path / "files" / "keyed" / "state", read_only=True)
     assert dict(restored.scan()) == {b"n": b"0"}
     restored.close()

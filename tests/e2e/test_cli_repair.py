@@ -11,7 +11,7 @@ import pytest
 from slackwater.cli.repair import command as repair_command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from tests.commands import answer, command, environment, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, flip, make_pipeline
 
@@ -130,7 +130,7 @@ def test_a_command_that_is_killed_is_run_again(url: str, tmp_path: Path, point: 
     assert driver.sinks["totals"].rows() == [f"rows of {n}" for n in range(4)]
     driver.step()
     assert slackwater("verify", url, "--read-data").returncode == 0
-    assert len(open_pipeline(url).state.live) == 3
+    assert len(read_pipeline(url).state.live) == 3
 
 
 def test_ctrl_c_ends_it_with_130_and_it_is_run_again(url: str) -> None:

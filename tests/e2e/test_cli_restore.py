@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slackwater.formats.manifest import references
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.protocol.verified_reads import load_manifest
 from tests.commands import NOWHERE, answer, command, environment, lines, refusal, slackwater
@@ -35,7 +35,7 @@ def restore(url: str, ref: str, directory: Path, code: int = 0) -> Any:
 
 def damage(url: str, epoch: int) -> None:
     """Flip a bit of an object that this epoch, and those after it, need."""
-    opened = open_pipeline(url)
+    opened = read_pipeline(url)
     entry = opened.state.find(epoch)
     assert entry is not None
     own = sorted(key for key in references(load_manifest(opened.store, entry)) if entry.checkpoint_id in key)
@@ -47,7 +47,7 @@ def micro_batch(directory: Path) -> int:
 
 
 def test_a_checkpoint_is_restored_by_id_prefix_epoch_label_or_time(url: str, tmp_path: Path) -> None:
-    entry = open_pipeline(url).state.live[2]
+    entry = read_pipeline(url).state.live[2]
     answer("savepoint", "create", url, "third", "--at", "3")
     prefix = next(entry.checkpoint_id[:n] for n in range(4, 37) if _unique(url, entry.checkpoint_id[:n]))
     for number, ref in enumerate((entry.checkpoint_id, prefix, "3", "third", MINUTES.format(2))):
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_restored_by_id_prefix_epoch_label_or_time(url: str, tmp
 
 
 def _unique(url: str, prefix: str) -> bool:
-    return sum(entry.checkpoint_id.startswith(prefix) for entry in open_pipeline(url).state.live) == 1
+    return sum(entry.checkpoint_id.startswith(prefix) for entry in read_pipeline(url).state.live) == 1
 
 
 def test_a_time_passes_over_what_was_undone_and_says_so(url: str, tmp_path: Path) -> None:

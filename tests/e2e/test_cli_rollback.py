@@ -10,7 +10,7 @@ import pytest
 from slackwater.cli.rollback import command
 from slackwater.errors import Conflict
 from slackwater.failpoints import VARIABLE
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
 from tests.commands import answer, lines, refusal, slackwater
 from tests.pipelines import Driver, FolderSink, flip, make_pipeline
@@ -22,7 +22,7 @@ def url(tmp_path: Path) -> str:
 
 
 def epochs(url: str) -> list[tuple[int, bool]]:
-    return [(entry.epoch, entry.undone) for entry in open_pipeline(url).state.live]
+    return [(entry.epoch, entry.undone) for entry in read_pipeline(url).state.live]
 
 
 def test_without_yes_the_plan_is_shown_and_nothing_changes(url: str) -> None:

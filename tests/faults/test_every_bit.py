@@ -166,10 +166,10 @@ class Sound:
         self.manifests = {manifest_key(checkpoint_id) for checkpoint_id in self.state.checkpoint_ids}
 
     def open(self) -> Pipeline:
-        log = Log(self.store, SystemClock(), SETTINGS)
-        state = log.read()
-        assert state is not None
-        return Pipeline(name="orders", url=self.store.url, store=self.store, log=log, state=state)
+        clock = SystemClock()
+        log = Log(self.store, clock, SETTINGS)
+        assert log.read() is not None
+        return Pipeline(name="orders", url=self.store.url, store=self.store, log=log, clock=clock, settings=SETTINGS)
 
     def find(self, changed: Mapping[str, bytes | None], *, log_only: bool = False) -> list[Finding]:
         """Verify the store with some objects changed; ``log_only``: without a checkpoint, which takes half the time."""

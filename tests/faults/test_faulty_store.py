@@ -11,7 +11,7 @@ import pytest
 
 from slackwater.errors import Corrupt, NotFound, SlackwaterError, Unavailable
 from slackwater.formats.keys import LATEST
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import FATES, KINDS, Befell, Fate, Fault, Faults, FaultyStore, Kind, Verb
@@ -43,7 +43,7 @@ def go_on(root: Path) -> None:
 def see_all_is_right(root: Path) -> None:
     """Every row was committed once, and whatever the log counts can be restored."""
     assert Driver.sink_at(root).rows() == [f"rows of {n}" for n in range(EPOCHS)]
-    pipeline = open_pipeline(str(root / "store" / "orders"))
+    pipeline = read_pipeline(str(root / "store" / "orders"))
     verified = verify(pipeline, pipeline.state.live, read_data=True)
     assert [finding for finding in verified.findings if finding.severity == "error"] == []
     assert pipeline.state.settled_epoch == pipeline.state.epoch == EPOCHS
@@ -127,7 +127,7 @@ def test_a_verifier_takes_a_new_checkpoint_for_no_lost_record(tmp_path):
     driver.step()
     faults = Faults(Fault("slow", verb="get", key=LATEST), sleep=lambda seconds: driver.step())
     with faults.everywhere():
-        pipeline = open_pipeline(str(driver.pipeline))
+        pipeline = read_pipeline(str(driver.pipeline))
     verified = verify(pipeline, pipeline.state.live)
     assert driver.micro_batch == 1, "the driver goes on right before the pointer is read"
     assert verified.findings == []

@@ -19,7 +19,7 @@ from slackwater.keyed.checkpoints import KeyedCheckpoints
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 
 KEYS = st.integers(0, 30).map(lambda number: b"%d" % number)
@@ -50,7 +50,7 @@ class KeyedModel(RuleBasedStateMachine):
         if hasattr(self, "counts"):
             self.counts.close()
             if self.epoch:
-                pipeline = open_pipeline(str(self.root / "counts"))
+                pipeline = read_pipeline(str(self.root / "counts"))
                 assert verify(pipeline, pipeline.state.live, read_data=True).sound
             shutil.rmtree(self.root)
 
@@ -132,7 +132,7 @@ class KeyedModel(RuleBasedStateMachine):
                 return
             self.counts._local.close()
         sw.rollback(str(self.root / "counts"), str(target))
-        if open_pipeline(str(self.root / "counts")).state.epoch == self.epoch:
+        if read_pipeline(str(self.root / "counts")).state.epoch == self.epoch:
             self.counts = open_keyed(self.config)
             return  # the head has that content already, and what was written since goes on
         self.content, self.row = dict(self.saved[target][0]), self.saved[target][1]

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 import slackwater as sw
 from demo.oracle import compare, expected_totals
 from demo.payments_stream import totals
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +46,7 @@ def test_a_pipeline_goes_on_where_plain_spark_stood(spark: SparkSession, tmp_pat
     run_plain(payments(spark, ROWS), tmp_path, 3)
     entry = sw.adopt(tmp_path / "checkpoint", store=str(tmp_path / "store"), pipeline="orders")
     assert entry.epoch == 1
-    opened = open_pipeline(str(tmp_path / "store" / "orders"))
+    opened = read_pipeline(str(tmp_path / "store" / "orders"))
     assert opened.state.settled_epoch == 1 and opened.state.release_append_id is not None
     run(payments(spark, ROWS), tmp_path)
     files = [*sw.read_committed(tmp_path / "ours"), *map(str, (tmp_path / "plain").glob("*.parquet"))]
@@ -86,7 +86,7 @@ def test_a_changed_query_is_refused_with_what_differs_before_anything_is_claimed
     spark: SparkSession, tmp_path: Path
 ) -> None:
     run(payments(spark, PER_BATCH), tmp_path)
-    before = open_pipeline(str(tmp_path / "store" / "orders")).state.generation
+    before = read_pipeline(str(tmp_path / "store" / "orders")).state.generation
     rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load().select("value")
     with pytest.raises(sw.Unsupported, match=r"\[query.changed\]") as raised:
         run(rows, tmp_path)
@@ -95,7 +95,7 @@ def test_a_changed_query_is_refused_with_what_differs_before_anything_is_claimed
     try:
         with pytest.raises(sw.Unsupported, match=r"shuffle.partitions was 2, is 3"):
             run(payments(spark, PER_BATCH), tmp_path)
-        assert open_pipeline(str(tmp_path / "store" / "orders")).state.generation == before
+        assert read_pipeline(str(tmp_path / "store" / "orders")).state.generation == before
         # Told otherwise, Spark keeps to the number that its state has.
         run(payments(spark, 2 * PER_BATCH), tmp_path, accept_changes=True)
     finally:
@@ -105,4 +105,4 @@ def test_a_changed_query_is_refused_with_what_differs_before_anything_is_claimed
 def test_a_changed_filter_is_no_reason_to_refuse(spark: SparkSession, tmp_path: Path) -> None:
     run(payments(spark, PER_BATCH), tmp_path)
     run(payments(spark, 2 * PER_BATCH).where(F.col("payments") > 0), tmp_path)
-    assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch > 2
+    assert read_pipeline(str(tmp_path / "store" / "orders")).state.epoch > 2

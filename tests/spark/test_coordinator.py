@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import pytest
 
 import slackwater as sw
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.spark.working_directory import WorkingDirectory
 from slackwater.streaming.coordinator import Coordinator, DriverParts
@@ -111,7 +111,7 @@ def test_a_driver_that_was_fenced_says_so_whatever_failed_first(tmp_path: Path, 
 @pytest.mark.parametrize("first", FIRST, ids=lambda error: type(error).__name__)
 def test_a_driver_that_was_not_fenced_tells_what_failed_and_ends_on_record(tmp_path: Path, first: Exception) -> None:
     assert fail(tmp_path, first, fenced=False) is first
-    assert open_pipeline(str(tmp_path / "store" / "orders")).state.release_append_id is not None
+    assert read_pipeline(str(tmp_path / "store" / "orders")).state.release_append_id is not None
 
 
 def test_a_driver_whose_store_is_away_does_not_ask_it(tmp_path: Path) -> None:

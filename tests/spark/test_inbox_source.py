@@ -13,7 +13,7 @@ import slackwater as sw
 from slackwater.errors import Conflict, InvalidInput, NotFound, Unsupported
 from slackwater.inboxes.inbox import Inbox
 from slackwater.inboxes.reader import Message, read_covered
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.inbox import record_batch
 from slackwater.streaming.query import PipelineQuery
@@ -92,7 +92,7 @@ def test_told_so_a_pipeline_lets_go_up_to_its_newest_checkpoint_and_then_no_roll
     sw.rollback(url, "4")
     start(spark, tmp_path, seen).awaitTermination()
     assert [row[0] for rows in seen[3:] for row in rows] == [8, 9, 9]
-    manifest = open_pipeline(url)
+    manifest = read_pipeline(url)
     (source,) = load_manifest(manifest.store, manifest.state.live[-1]).source_offsets.values()
     assert source.metadata == {"acknowledged": "7"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from demo.jvm import JVM_OPTIONS, SHORT_LIVED_JVM
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from tests.commands import command, environment
 from tests.spark.trickle import eventually
 
@@ -55,7 +55,7 @@ def test_ctrl_c_ends_after_the_newest_epoch_and_says_which_that_is(tmp_path: Pat
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    state = open_pipeline(str(tmp_path / "store" / "orders")).state
+    state = read_pipeline(str(tmp_path / "store" / "orders")).state
     assert state.release_append_id is not None
     told = rest[rest.index("stopping: ") :]
     assert "the micro-batch under way is dropped and done again next time" in told.splitlines()[0]

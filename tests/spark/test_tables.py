@@ -16,7 +16,7 @@ import pytest
 import slackwater as sw
 from slackwater.inboxes.inbox import Inbox
 from slackwater.ops.checkpoints import show
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sinks.files.reader import read_committed
@@ -100,7 +100,7 @@ def test_table_and_stream_come_back_together(risks: Risks) -> None:
         risks.trickle.drop([1])
         query.processAllAvailable()
     query.stop()
-    pipeline = open_pipeline(str(risks.folder / "store" / "risks"))
+    pipeline = read_pipeline(str(risks.folder / "store" / "risks"))
     head = pipeline.state.live[-1]
     manifest = load_manifest(pipeline.store, head)
     assert manifest.vnode_count == 256 and manifest.table_offsets["risks"].offsets == {"file": "00000004.json"}
@@ -136,7 +136,7 @@ def test_a_restart_without_new_changes_stores_no_table_again(risks: Risks) -> No
     query.processAllAvailable()
     query.stop()
     assert risks.out() == [(1, "risk-1"), (2, "risk-2")]
-    pipeline = open_pipeline(str(risks.folder / "store" / "risks"))
+    pipeline = read_pipeline(str(risks.folder / "store" / "risks"))
     manifests = [load_manifest(pipeline.store, entry) for entry in pipeline.state.live]
     stored = {entry.key for entry in manifests[0].objects}
     tables = manifests[-1].operators["keyed-risks"].partitions[0]
@@ -333,7 +333,7 @@ def test_a_stream_feeds_a_table_and_its_position_comes_back_with_it(spark: Spark
     again.processAllAvailable()
     again.stop()
     assert risks.out() == [(1, "low"), (1, "mid"), (1, "mid"), (2, "low"), (2, None), (3, "new")]
-    pipeline = open_pipeline(str(risks.folder / "store" / "risks"))
+    pipeline = read_pipeline(str(risks.folder / "store" / "risks"))
     newest = load_manifest(pipeline.store, pipeline.state.live[-1])
     assert newest.table_offsets["risks"].offsets == {"micro_batch": "2"}
     assert newest.table_offsets["risks"].source_type == "stream"

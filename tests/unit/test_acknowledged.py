@@ -13,10 +13,10 @@ from slackwater.formats.manifest import SourcePosition
 from slackwater.formats.positions import KIND, acknowledged_of
 from slackwater.inboxes import format as documents
 from slackwater.inboxes.format import COVERED_FILE, PUBLISHED_FILE, Covered, Published
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.repair import repair
 from slackwater.ops.rollback import rollback
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.sources.inboxes_read import refuse_dropped
 from slackwater.store import Store
@@ -48,7 +48,7 @@ def pipeline(tmp_path: Path) -> Path:
 
 
 def manifest_of(pipeline: Path, epoch: int) -> Path:
-    (entry,) = (entry for entry in open_pipeline(str(pipeline)).state.live if entry.epoch == epoch)
+    (entry,) = (entry for entry in read_pipeline(str(pipeline)).state.live if entry.epoch == epoch)
     return pipeline / "checkpoints" / entry.checkpoint_id / "manifest.json"
 
 
@@ -85,7 +85,7 @@ def test_a_repair_does_not_go_back_to_before_what_a_lost_checkpoint_has_let_go(
 def test_a_repair_that_goes_back_past_nothing_keeps_on_record_what_was_let_go(tmp_path: Path, pipeline: Path) -> None:
     flip(newest(pipeline))  # the release
     assert repair(pipeline, sinks=sinks_of(tmp_path)) is not None
-    opened = open_pipeline(str(pipeline))
+    opened = read_pipeline(str(pipeline))
     head = load_manifest(opened.store, opened.state.live[-1])
     assert head.epoch > 3 and acknowledged_of(head.source_offsets) == {INBOX: 30}
 
@@ -101,7 +101,7 @@ def test_a_start_asks_the_inbox_before_sinks_undo_anything(
     if covered is not None:
         said = Covered(inbox=INBOX, position=covered, pipeline="0" * 32)
         (folder / COVERED_FILE).write_bytes(documents.encode(said))
-    opened = open_pipeline(str(pipeline))
+    opened = read_pipeline(str(pipeline))
     head = load_manifest(opened.store, opened.state.live[-1])
     if max(dropped, covered or 0) > 30:
         with pytest.raises(NotFound, match=r"inbox\.dropped"):

@@ -9,7 +9,7 @@ import pytest
 
 import slackwater as sw
 from slackwater import failpoints
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from tests.pipelines import SparkDirectory
 
@@ -32,7 +32,7 @@ def test_an_adoption_that_dies_before_it_counts_is_done_again(
         with pytest.raises(sw.SlackwaterError, match=point):
             sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     entry = sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
-    opened = open_pipeline(str(tmp_path / "store" / "orders"))
+    opened = read_pipeline(str(tmp_path / "store" / "orders"))
     assert (entry.epoch, opened.state.settled_epoch) == (1, 1)
     assert verify(opened, opened.state.live, read_data=True).sound
 
@@ -48,7 +48,7 @@ def test_an_adoption_that_dies_after_it_counts_is_told_to_start(
             sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     with pytest.raises(sw.Conflict, match="start it: it goes on from there"):
         sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
-    assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
+    assert read_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
 
 
 def test_a_pipeline_is_no_store_for_another(tmp_path: Path, directory: Path) -> None:
@@ -80,7 +80,7 @@ def test_options_go_to_the_client_of_the_store(tmp_path: Path, directory: Path) 
 
 def test_store_and_directory_may_be_paths(tmp_path: Path, directory: Path) -> None:
     assert sw.adopt(directory, store=tmp_path / "store", pipeline="orders").epoch == 1
-    assert open_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
+    assert read_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from slackwater.formats import record as records
 from slackwater.formats.keys import LATEST, manifest_key, record_key
 from slackwater.formats.state import Savepoint, State
 from slackwater.ops import forget
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
 from slackwater.protocol import fallback, recovery
@@ -137,7 +137,7 @@ def run(url: Path, choose: forget.Choose, act: Any = forget.forget, **fields: An
 
 def check_forgotten(url: Path, *live: int) -> None:
     """What is live is sound, and nothing else is left."""
-    pipeline = open_pipeline(str(url))
+    pipeline = read_pipeline(str(url))
     assert [entry.epoch for entry in pipeline.state.live] == list(live)
     assert pipeline.state.retired == []
     assert verify(pipeline, pipeline.state.live, read_data=True).findings == []
@@ -162,7 +162,7 @@ def test_a_plan_changes_nothing_and_says_what_the_act_then_does(url):
 
 
 def test_one_checkpoint_is_forgotten_by_any_name(url):
-    state = open_pipeline(str(url)).state
+    state = read_pipeline(str(url)).state
     for ref, epoch in (("3", 3), (state.live[3].checkpoint_id, 4), ("@2026-11-15T10:00:30Z", 1)):
         assert run(url, forget.by_ref(ref)).forgotten_epochs == [epoch]
     check_forgotten(url, 2, 5, 6)
@@ -262,7 +262,7 @@ def test_what_was_interrupted_at_any_write_is_run_again(url, name, at, how):
         assert first.forgotten_epochs == ([1, 3, 4] if name == "rules" else [4])
     except (Died, Unavailable):
         pass
-    now = open_pipeline(str(url))
+    now = read_pipeline(str(url))
     assert verify(now, now.state.live, read_data=True).sound, "a live checkpoint was harmed"
     try:
         run(url, choose())

@@ -24,7 +24,7 @@ from slackwater.formats.keys import manifest_key, record_key
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
-from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.rocks.database import MAX_RUNS
 from tests.keyed_pipelines import config_of, content, fill, forget_local, sound
@@ -308,7 +308,7 @@ def test_many_threads_write_while_checkpoints_are_made(tmp_path):
 
 
 def newest_manifest(folder: Path) -> Path:
-    state = look_at(str(folder / "store" / "counts")).state
+    state = read_pipeline(str(folder / "store" / "counts")).state
     return folder / "store" / "counts" / manifest_key(state.live[-1].checkpoint_id)
 
 
@@ -385,7 +385,7 @@ def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known)
         with pytest.raises(sw.Corrupt) as caught:
             counts.create_checkpoint()
         assert caught.value.code == "keyed.damaged"
-    assert look_at(str(tmp_path / "store" / "counts")).state.epoch == 1
+    assert read_pipeline(str(tmp_path / "store" / "counts")).state.epoch == 1
 
 
 def test_E7_epochs_never_go_back(tmp_path):
@@ -491,11 +491,11 @@ def test_E12_a_second_writer_is_refused_here_and_fenced_elsewhere(tmp_path):
     first = open_keyed(config_of(tmp_path))
     first.put(b"a", b"1")
     first.create_checkpoint()
-    generation = look_at(str(tmp_path / "store" / "counts")).state.generation
+    generation = read_pipeline(str(tmp_path / "store" / "counts")).state.generation
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(config_of(tmp_path))
     assert caught.value.code == "keyed.taken"
-    assert look_at(str(tmp_path / "store" / "counts")).state.generation == generation, "nobody was fenced"
+    assert read_pipeline(str(tmp_path / "store" / "counts")).state.generation == generation, "nobody was fenced"
     # On another machine, which does not see the lock.
     with open_keyed(config_of(tmp_path, wal_path=tmp_path / "elsewhere")) as second:
         second.put(b"b", b"2")
@@ -729,7 +729,7 @@ def test_a_closed_pipeline_takes_no_more(tmp_path):
         with pytest.raises(sw.InvalidInput) as caught:
             call()
         assert caught.value.code == "pipeline.ended"
-    assert look_at(str(tmp_path / "store" / "counts")).state.release_append_id is not None
+    assert read_pipeline(str(tmp_path / "store" / "counts")).state.release_append_id is not None
 
 
 def test_threads_that_write_at_once_share_a_sync_and_nothing_of_theirs_is_lost(opened, tmp_path, monkeypatch):

@@ -14,10 +14,11 @@ from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats.manifest import Manifest
 from slackwater.ops.import_ import copy_in
-from slackwater.ops.pipelines import Pipeline, open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.artifacts import get_artifacts
 from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.recovery import claim
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
@@ -51,7 +52,7 @@ def url(tmp_path: Path) -> str:
 @pytest.mark.parametrize("defective", [False, True])
 def test_a_folder_of_version_2_becomes_a_checkpoint(tmp_path, url, defective):
     copied = copy_in(str(v2_folder(tmp_path / "db", defective=defective)), url)
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
     assert (copied.epoch, copied.done, copied.pipeline) == (1, False, "orders")
     assert (pipeline.state.epoch, pipeline.state.settled_epoch) == (1, 1)
@@ -68,7 +69,7 @@ def test_a_folder_of_version_2_becomes_a_checkpoint(tmp_path, url, defective):
 
 def test_a_chain_of_deltas_is_copied_with_its_base_so_that_it_stands_alone(tmp_path, url):
     copy_in(str(v2_folder(tmp_path / "db")), url, ref="2")
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     assert files_of(pipeline) == {
         f"operators/agg/0/{IDS[0]}.snap": AGG[0],
         f"operators/agg/0/{IDS[1]}.delta": b"a delta",
@@ -89,7 +90,7 @@ def test_state_of_every_size_is_placed_as_that_of_any_checkpoint(tmp_path, url):
         files |= {f"{checkpoint_id}/operators/a b/partition-{n}.snap": data for n, data in enumerate(noise)}
     files[f"{IDS[1]}/operators/a b/partition-0.delta"] = noise[1]
     copy_in(str(write(tmp_path / "db", files)), url)
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
     assert {o.kind for o in manifest.objects} == {"batch", "object"}
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
@@ -102,7 +103,7 @@ def test_state_of_every_size_is_placed_as_that_of_any_checkpoint(tmp_path, url):
 
 def test_a_folder_of_version_1_becomes_a_checkpoint_with_all_that_it_says(tmp_path, url):
     copy_in(str(v1_folder(tmp_path / "db")), url)
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
     assert files_of(pipeline) == {"operators/agg/0/000002.snap": b"slack water", "operators/join/0/000002.snap": JOIN}
     assert (manifest.source_watermarks, manifest.sink_epochs, manifest.vnode_count) == (
@@ -124,7 +125,7 @@ def test_a_copy_that_dies_anywhere_is_done_again_and_counts_once(tmp_path, url, 
             copy_in(folder, url)
     counted = point in ("append.after", "latest.after", "release.before", "release.after")
     copied = copy_in(folder, url)
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     assert copied.done is counted
     assert (pipeline.state.epoch, pipeline.state.settled_epoch, len(pipeline.state.live)) == (1, 1, 1)
     assert pipeline.state.release_append_id is not None
@@ -156,7 +157,7 @@ def test_rule_11_a_copy_claims_first_and_fences_a_driver_that_runs(tmp_path, url
     log = Log(store, SystemClock(), Settings())
     generation = claim(store, log, SystemClock(), pipeline="orders", driver="a driver", sinks={}).state.generation
     copy_in(str(v2_folder(tmp_path / "db")), url)
-    state = open_pipeline(url).state
+    state = read_pipeline(url).state
     assert state.generation > generation
 
 
@@ -206,7 +207,7 @@ def test_nothing_is_copied_into_the_folder_of_another_pipeline(tmp_path):
 
 def test_spark_does_not_go_on_from_what_was_copied_in(tmp_path, url):
     copy_in(str(v2_folder(tmp_path / "db")), url)
-    pipeline = open_pipeline(url)
+    pipeline = read_pipeline(url)
     with pytest.raises(Unsupported) as caught:
         hydrate(pipeline.store, head_of(pipeline), tmp_path / "work", Settings())
     assert caught.value.code == "hydrate.foreign"

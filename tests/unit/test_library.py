@@ -17,7 +17,7 @@ import pytest
 import slackwater as sw
 from slackwater import program as library
 from slackwater.formats.keys import manifest_key
-from slackwater.ops.pipelines import open_pipeline as look_at
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.program import ProgramPipeline, open_pipeline
 from slackwater.protocol.kinds import refuse_foreign
@@ -56,7 +56,7 @@ def test_what_was_checkpointed_is_recovered(tmp_path):
             1, {"rows": {"row": "1"}}, {"counts": {0: b"one", 1: b""}},
         )  # fmt: skip
         assert save(pipeline, 2, b"two" * 10_000, b"x", b"y") == 2
-    state = look_at(str(tmp_path / "orders")).state
+    state = read_pipeline(str(tmp_path / "orders")).state
     assert state.release_append_id is not None and state.settled_epoch == 2
     assert recovered(tmp_path) == (2, {"rows": {"row": "2"}}, {"counts": {0: b"two" * 10_000, 1: b"x", 2: b"y"}})
 
@@ -128,7 +128,7 @@ def test_small_partitions_hold_on_to_few_batches(tmp_path, monkeypatch):
         for row in range(30):
             # One after the other changes; without an end to it, each would hold on to the batch of its last change.
             save(pipeline, row, *(f"{n}: {row - (row - n) % 10}".encode() for n in range(10)))
-            entry = look_at(str(tmp_path / "orders")).state.live[-1]
+            entry = read_pipeline(str(tmp_path / "orders")).state.live[-1]
             assert len(load_manifest(pipeline._store, entry).objects) <= 5
     assert recovered(tmp_path)[2]["counts"][3] == b"3: 23"
 
@@ -150,7 +150,7 @@ def test_retention_keeps_what_it_is_told_to(tmp_path):
         pipeline.savepoint("third")
         for row in range(4, 8):
             save(pipeline, row, b"x" * row)
-    opened = look_at(str(tmp_path / "orders"))
+    opened = read_pipeline(str(tmp_path / "orders"))
     assert [entry.epoch for entry in opened.state.live] == [3, 6, 7]
     assert verify(opened, opened.state.live, read_data=True).findings == []
 
@@ -300,11 +300,11 @@ def test_a_closed_pipeline_takes_no_more(tmp_path):
 
 def test_a_pipeline_of_sparks_is_refused_before_its_driver_is_fenced(tmp_path):
     folder = make_pipeline(tmp_path, 1, release=False)
-    generation = look_at(str(folder)).state.generation
+    generation = read_pipeline(str(folder)).state.generation
     with pytest.raises(sw.Unsupported) as caught:
         open_pipeline(tmp_path / "store", "orders")
     assert caught.value.code == "library.foreign"
-    assert look_at(str(folder)).state.generation == generation
+    assert read_pipeline(str(folder)).state.generation == generation
 
 
 def test_a_spark_driver_that_has_no_checkpoint_yet_is_not_fenced(tmp_path):
@@ -325,12 +325,12 @@ def test_a_spark_driver_that_has_no_checkpoint_yet_is_not_fenced(tmp_path):
 
 def test_a_damaged_newest_manifest_does_not_hide_whose_pipeline_it_is(tmp_path):
     folder = make_pipeline(tmp_path, 2, release=False)
-    state = look_at(str(folder)).state
+    state = read_pipeline(str(folder)).state
     (folder / manifest_key(state.live[-1].checkpoint_id)).write_bytes(b"rot")
     with pytest.raises(sw.Unsupported) as caught:
         open_pipeline(tmp_path / "store", "orders")
     assert caught.value.code == "library.foreign"
-    assert look_at(str(folder)).state.generation == state.generation
+    assert read_pipeline(str(folder)).state.generation == state.generation
 
 
 def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_claim(tmp_path):
@@ -341,7 +341,7 @@ def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_cla
         assert caught.value.code == "hydrate.foreign"
         assert save(pipeline, 2, b"y") == 2
         # The newest manifest does not hide it when it is damaged, and neither does a bad read.
-        newest = look_at(str(tmp_path / "orders")).state.live[-1]
+        newest = read_pipeline(str(tmp_path / "orders")).state.live[-1]
         (tmp_path / "orders" / manifest_key(newest.checkpoint_id)).write_bytes(b"rot")
         with pytest.raises(sw.Unsupported):
             refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
@@ -393,7 +393,7 @@ def test_the_first_writer_is_fenced_by_the_second_and_touches_nothing(tmp_path):
             save(first, 2, b"late")
         first.close()
     assert recovered(tmp_path) == (2, {"rows": {"row": "2"}}, {"counts": {0: b"second"}})
-    opened = look_at(str(tmp_path / "orders"))
+    opened = read_pipeline(str(tmp_path / "orders"))
     assert verify(opened, opened.state.live, read_data=True).findings == []
 
 
@@ -411,7 +411,7 @@ def test_an_error_in_the_program_ends_the_run_on_record_and_is_the_one_that_is_t
     with pytest.raises(ZeroDivisionError), open_pipeline(tmp_path, "orders") as pipeline:
         save(pipeline, 1, b"x")
         raise ZeroDivisionError
-    assert look_at(str(tmp_path / "orders")).state.release_append_id is not None
+    assert read_pipeline(str(tmp_path / "orders")).state.release_append_id is not None
     with pytest.raises(ZeroDivisionError), open_pipeline(tmp_path, "orders"):
         open_pipeline(tmp_path, "orders").close()
         raise ZeroDivisionError
@@ -453,7 +453,7 @@ def test_what_a_sink_could_not_commit_is_committed_by_the_next_start(tmp_path):
     ):
         staged = broken.stage(pipeline.attempt, "row 1").descriptors
         save(pipeline, 1, b"x", staged={"totals": staged})
-    assert look_at(str(tmp_path / "orders")).state.settled_epoch == 0
+    assert read_pipeline(str(tmp_path / "orders")).state.settled_epoch == 0
     with open_pipeline(tmp_path, "orders", sinks={"totals": sink}) as pipeline:
         assert pipeline.epoch == 1 and sink.rows() == ["row 1"]
 

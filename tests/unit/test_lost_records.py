@@ -14,7 +14,7 @@ from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt
 from slackwater.formats.keys import LATEST, manifest_key
 from slackwater.ops.forget import by_rules, forget, plan
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.protocol import recovery
@@ -193,7 +193,7 @@ def test_a_late_pointer_of_a_driver_that_was_fenced_is_no_loss(tmp_path: Path) -
 def test_a_rollback_and_a_start_after_it_are_no_loss(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 3)
     rollback(str(pipeline), "1")
-    create_label(open_pipeline(str(pipeline)).log, "back")
+    create_label(read_pipeline(str(pipeline)).log, "back")
     driver = Driver(tmp_path)
     driver.step()
     assert driver.driver.state.epoch == 5

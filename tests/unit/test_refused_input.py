@@ -79,7 +79,7 @@ def test_settings_out_of_bounds_are_refused_wherever_a_pipeline_is_opened(
     (name,) = fields
     for opened in (
         lambda: sw.open_pipeline(tmp_path, "orders", settings=settings),
-        lambda: pipelines.open_pipeline(str(tmp_path / "orders"), settings),
+        lambda: pipelines.read_pipeline(str(tmp_path / "orders"), settings),
         lambda: open_store(str(tmp_path), settings),
     ):
         with pytest.raises(sw.InvalidInput, match=name) as caught:
@@ -126,7 +126,7 @@ def test_a_run_that_was_interrupted_once_its_checkpoint_counted_ends_on_record(
         with pytest.raises(KeyboardInterrupt):
             save(pipeline, 3)
     pipeline.close()
-    state = pipelines.open_pipeline(str(tmp_path / "p")).state
+    state = pipelines.read_pipeline(str(tmp_path / "p")).state
     assert (state.epoch, state.settled_epoch) == (3, 2) and state.release_append_id is not None
     with sw.open_pipeline(tmp_path, "p") as again:
         assert again.epoch == 3
@@ -151,7 +151,7 @@ def test_a_savepoint_is_refused_beside_another_thread_and_after_the_end(tmp_path
     pipeline.close()
     label()
     assert refused == ["pipeline.busy", "pipeline.ended"]
-    state = pipelines.open_pipeline(str(tmp_path / "p")).state
+    state = pipelines.read_pipeline(str(tmp_path / "p")).state
     assert [savepoint.label for savepoint in state.labels] == ["kept"]
 
 

@@ -21,7 +21,7 @@ from slackwater.formats import state as states
 from slackwater.formats.change import Repair
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.state import State
-from slackwater.ops.pipelines import open_pipeline, pipelines
+from slackwater.ops.pipelines import pipelines, read_pipeline
 from slackwater.ops.repair import RepairPlan, plan_repair, repair
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label, delete_label
@@ -66,7 +66,7 @@ def goes_on(root: Path, *micro_batches: int) -> Driver:
     expected = range(len(micro_batches) + 2)
     assert driver.sinks["totals"].rows() == rows(*expected)
     assert driver.sinks["totals"].staged() == []
-    assert verify(open_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
+    assert verify(read_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
     return driver
 
 
@@ -77,7 +77,7 @@ def test_the_error_says_what_the_record_may_have_been_and_what_to_run(tmp_path: 
     pipeline = make_pipeline(tmp_path, 3, release=False)
     flip(newest(pipeline))
     with pytest.raises(Corrupt) as caught:
-        open_pipeline(str(pipeline))
+        read_pipeline(str(pipeline))
     error = caught.value
     assert error.code == "log.corrupt" and "record 4" in error.message and "checkpoint 3" in error.message
     assert "record 3 before it ends at epoch 2" in error.message
@@ -95,7 +95,7 @@ def test_a_lost_rollback_is_named_with_its_target(tmp_path: Path) -> None:
     newest(pipeline).unlink()  # the release
     flip(newest(pipeline))
     with pytest.raises(Corrupt, match="may have been a rollback to 2 as epoch 5"):
-        open_pipeline(str(pipeline))
+        read_pipeline(str(pipeline))
 
 
 def test_several_damaged_records_are_all_named(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_several_damaged_records_are_all_named(tmp_path: Path) -> None:
     for path in found[-2:]:
         flip(path)
     with pytest.raises(Corrupt, match="each of the records 4 to 5, all damaged") as caught:
-        open_pipeline(str(pipeline))
+        read_pipeline(str(pipeline))
     assert caught.value.details["damaged"] == [4, 5]
     plan = repair(pipeline, sinks=sinks_of(tmp_path))
     assert plan is not None and plan.damaged_records == [4, 5] and (plan.to_epoch, plan.epoch) == (2, 5)
@@ -330,7 +330,7 @@ def test_a_repair_of_a_repair_still_commits_what_was_staged(tmp_path: Path, monk
         driver.step()
     driver.release()
     first = mend(tmp_path)
-    create_label(open_pipeline(str(driver.pipeline)).log, "kept", "latest")
+    create_label(read_pipeline(str(driver.pipeline)).log, "kept", "latest")
     second = mend(tmp_path)
     assert (first.epoch, second.head_epoch, second.to_epoch, second.unsettled) == (4, 4, 2, True)
     goes_on(tmp_path, 0, 1)
@@ -386,8 +386,8 @@ def test_what_the_driver_still_deletes_is_not_missed(tmp_path: Path) -> None:
 
 def test_savepoints_stay_and_the_others_leave(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4)
-    create_label(open_pipeline(str(pipeline)).log, "kept", "2")
-    create_label(open_pipeline(str(pipeline)).log, "lost", "3")
+    create_label(read_pipeline(str(pipeline)).log, "kept", "2")
+    create_label(read_pipeline(str(pipeline)).log, "lost", "3")
     plan = mend(tmp_path)
     assert plan.labels == ["kept"] and [reason.epoch for reason in plan.retired] == [1, 3, 4]
     state = state_of(pipeline)
@@ -410,10 +410,10 @@ def test_older_ones_stay_where_nobody_else_is_at_work_but_those_that_are_gone(tm
 
 def test_a_savepoint_whose_bytes_are_missing_is_told_and_stays(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 3)
-    create_label(open_pipeline(str(pipeline)).log, "kept", "1")
-    delete_label(open_pipeline(str(pipeline)).log, "kept")
-    create_label(open_pipeline(str(pipeline)).log, "kept", "1")
-    create_label(open_pipeline(str(pipeline)).log, "other", "2")
+    create_label(read_pipeline(str(pipeline)).log, "kept", "1")
+    delete_label(read_pipeline(str(pipeline)).log, "kept")
+    create_label(read_pipeline(str(pipeline)).log, "kept", "1")
+    create_label(read_pipeline(str(pipeline)).log, "other", "2")
     (pipeline / manifest_key(state_of(pipeline).live[0].checkpoint_id)).unlink()
     plan = mend(tmp_path)
     assert plan.damaged_labels == ["kept"]
@@ -445,7 +445,7 @@ def test_one_bad_read_does_not_pass_the_newest_checkpoint_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     settings = Settings(inline_max_bytes=0, object_min_bytes=1000)
-    with slackwater.open_pipeline(tmp_path, "orders", settings=settings) as program:
+    with slackwater.read_pipeline(tmp_path, "orders", settings=settings) as program:
         for row in (1, 2, 3):
             state = {0: b"%d" % row, 1: b"%d" % row * 2000}
             program.checkpoint(offsets={"rows": {"row": row}}, state={"counts": state})
@@ -456,7 +456,7 @@ def test_one_bad_read_does_not_pass_the_newest_checkpoint_over(
         read_wrong(patch, what, iter([True] * (4 if what == "manifest" else 1)))
         plan = repair(pipeline)
     assert plan is not None and (plan.to_epoch, plan.passed_over) == (3, [])
-    with slackwater.open_pipeline(tmp_path, "orders") as program:
+    with slackwater.read_pipeline(tmp_path, "orders") as program:
         assert program.offsets == {"rows": {"row": "3"}}
 
 
@@ -464,7 +464,7 @@ def test_a_manifest_that_no_record_names_is_read_twice_before_it_may_have_been_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = make_pipeline(tmp_path, 4, release=False)
-    lost = open_pipeline(str(pipeline)).state.live[-1].checkpoint_id
+    lost = read_pipeline(str(pipeline)).state.live[-1].checkpoint_id
     read_wrong(monkeypatch, manifest_key(lost), cycle([True, False]))
     assert mend(tmp_path).to_epoch == 3
 
@@ -506,7 +506,7 @@ def test_where_no_sink_can_undo_the_newest_is_gone_on_from_whatever_was_lost(tmp
     sink = FolderSink(tmp_path / "lake")
     sink.can_undo = sinks == "none"
     given: Any = {} if sinks == "none" else {"totals": sink}
-    program = slackwater.open_pipeline(tmp_path, "orders", sinks=given, settings=Settings(keep_last=3))
+    program = slackwater.read_pipeline(tmp_path, "orders", sinks=given, settings=Settings(keep_last=3))
     for row in range(1, 5):
         last = program.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
     pipeline = tmp_path / "orders"
@@ -514,12 +514,12 @@ def test_where_no_sink_can_undo_the_newest_is_gone_on_from_whatever_was_lost(tmp
     flip(newest(pipeline))
     plan = repair(pipeline, sinks=given)
     assert plan is not None and (plan.to_epoch, plan.passed_over) == (3, [])
-    with slackwater.open_pipeline(tmp_path, "orders", sinks=given) as program:
+    with slackwater.read_pipeline(tmp_path, "orders", sinks=given) as program:
         assert program.offsets == {"rows": {"row": "3"}} and program.state == {"counts": {0: b"3"}}
 
 
 def test_a_lost_rollback_is_done_again_without_sinks_too(tmp_path: Path) -> None:
-    with slackwater.open_pipeline(tmp_path, "orders") as program:
+    with slackwater.read_pipeline(tmp_path, "orders") as program:
         for row in range(1, 5):
             program.checkpoint(offsets={"rows": {"row": row}}, state={})
     pipeline = tmp_path / "orders"
@@ -583,12 +583,12 @@ def test_the_state_is_one_that_can_be_read_again_and_its_driver_has_ended(tmp_pa
 def test_what_was_passed_by_is_no_damage_to_a_verification(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 3)
     mend(tmp_path)
-    found = verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True)
+    found = verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True)
     assert found.sound and [(finding.severity, finding.code) for finding in found.findings] == [("note", "log.corrupt")]
     assert "has passed it by" in found.findings[0].message
     # Put back from a copy, it is one of a branch of history that nobody takes.
     flip(sorted((pipeline / "log").iterdir())[-2])
-    assert verify(open_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).findings == []
+    assert verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).findings == []
 
 
 # --- what is not

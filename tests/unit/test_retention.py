@@ -9,10 +9,11 @@ import pytest
 from slackwater.errors import Conflict, Unavailable
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.state import LiveCheckpoint, RetiredCheckpoint, State
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
+from slackwater.program import open_pipeline
 from slackwater.protocol import keep as plans
 from slackwater.protocol import state as states
 from slackwater.store import Store
@@ -93,7 +94,7 @@ def test_a_savepoint_that_cannot_be_read_keeps_what_it_may_need_and_no_more(tmp_
     assert len(list(driver.pipeline.glob("checkpoints/*/manifest.json"))) == 2
     # What is put back from a copy can be restored.
     manifest.write_bytes(copy)
-    assert verify(open_pipeline(str(driver.pipeline)), [old], read_data=True).sound
+    assert verify(read_pipeline(str(driver.pipeline)), [old], read_data=True).sound
     manifest.unlink()
     # Given up, it goes like any other, and what only it needed goes with the next sweep.
     delete_label(driver.log, "old")

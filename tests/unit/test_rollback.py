@@ -17,10 +17,11 @@ from slackwater.formats import record as records
 from slackwater.formats.change import Checkpoint, Release, Settlement
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, references
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import plan_rollback, rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
+from slackwater.program import open_pipeline
 from slackwater.protocol.kinds import refuse_foreign
 from slackwater.protocol.log import Log
 from slackwater.protocol.sinks import SinkFailed
@@ -41,12 +42,12 @@ def statuses(error: SinkFailed) -> dict[str, str]:
 
 
 def state_of(pipeline: Path):
-    return open_pipeline(str(pipeline)).state
+    return read_pipeline(str(pipeline)).state
 
 
 def damage(pipeline: Path, epoch: int) -> str:
     """Flip a bit in an object that this epoch wrote itself; return its key."""
-    opened = open_pipeline(str(pipeline))
+    opened = read_pipeline(str(pipeline))
     entry = opened.state.find(epoch)
     assert entry is not None
     own = [key for key in references(load_manifest(opened.store, entry)) if entry.checkpoint_id in key]
@@ -252,7 +253,7 @@ def test_a_pipeline_without_checkpoints_has_nothing_to_go_back_to(tmp_path: Path
 
 def test_retention_keeps_what_a_rollback_may_go_to_and_drops_what_was_undone(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4, keep_last=3)  # 2, 3, 4
-    create_label(open_pipeline(str(pipeline)).log, "before", "2")
+    create_label(read_pipeline(str(pipeline)).log, "before", "2")
     rollback(str(pipeline), "before")
     driver = Driver(tmp_path, keep_last=3)
     for _ in range(2):

@@ -22,7 +22,7 @@ from slackwater.formats import manifest as manifests
 from slackwater.formats.keys import CHECKPOINTS, ManifestKey, manifest_key, parse_key, record_key
 from slackwater.formats.manifest import Manifest, references
 from slackwater.formats.query import differences
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.parallel import in_parallel
@@ -63,7 +63,7 @@ def test_A4_a_delta_names_every_older_object_that_it_needs_with_its_digest(tmp_p
     # One manifest is enough: no other is read, however long the chain of deltas.
     for entry in driver.driver.state.live[:-1]:
         driver.store.delete([manifest_key(entry.checkpoint_id)])
-    assert not verify(open_pipeline(str(driver.pipeline)), [head], read_data=True).findings
+    assert not verify(read_pipeline(str(driver.pipeline)), [head], read_data=True).findings
 
 
 def test_A15_a_partition_that_comes_twice_is_never_written_or_read():
@@ -93,7 +93,7 @@ def test_B3_deletes_that_were_cut_off_are_finished_and_no_live_checkpoint_is_hur
         die(armed, "delete.between")
         with pytest.raises(SlackwaterError, match=r"delete\.between"):
             driver.step()
-    pipeline = open_pipeline(str(driver.pipeline))
+    pipeline = read_pipeline(str(driver.pipeline))
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
     # The record said first that they are gone; doing it again minds nothing that is missing.
     for _ in range(2):
@@ -110,7 +110,7 @@ def test_B4_neither_the_head_nor_a_savepoint_nor_what_a_live_checkpoint_needs_is
     state = driver.driver.state
     assert [entry.epoch for entry in state.live] == [1, 5]
     assert 5 not in plan_retire(state, 1) or state.epoch == 5
-    pipeline = open_pipeline(str(driver.pipeline))
+    pipeline = read_pipeline(str(driver.pipeline))
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
 
 
@@ -123,7 +123,7 @@ def test_B6_nothing_counts_before_all_that_it_names_is_stored(tmp_path, monkeypa
             die(armed, point)
             with pytest.raises(SlackwaterError, match=point):
                 driver.step()
-        assert open_pipeline(str(driver.pipeline)).state.epoch == newest
+        assert read_pipeline(str(driver.pipeline)).state.epoch == newest
 
 
 def test_B8_a_pointer_that_is_garbled_or_missing_hinders_no_start(tmp_path):

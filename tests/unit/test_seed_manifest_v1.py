@@ -26,7 +26,7 @@ from slackwater.laminar.manifest_v1 import (
     encode,
 )
 from slackwater.ops.import_ import copy_in
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
 from tests.laminar_folders import JOIN, sha256, v1, v1_folder
 from tests.unit.test_laminar_copy import head_of
@@ -422,7 +422,7 @@ def test_A13_version_3_is_the_union_of_versions_1_and_2(tmp_path):
         str(tmp_path / "store" / "orders"),
         settings=Settings(inline_max_bytes=100, object_min_bytes=100),
     )
-    upgraded = head_of(open_pipeline(str(tmp_path / "store" / "orders")))
+    upgraded = head_of(read_pipeline(str(tmp_path / "store" / "orders")))
     assert (upgraded.watermark_ms, upgraded.source_watermarks) == (5000, {"clicks": "-1"})
     assert (upgraded.micro_batch, upgraded.sink_epochs, upgraded.sinks) == (7, {"pg": 7}, {})
     assert upgraded.source_offsets["clicks"].metadata == {"connector": "kafka", "topic": "clicks"}

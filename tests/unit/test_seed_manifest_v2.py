@@ -21,7 +21,7 @@ from slackwater.laminar.manifest_v2 import (
     needs_parent,
 )
 from slackwater.ops.import_ import copy_in
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
 from tests.laminar_folders import AGG, IDS, partition, sha256, v2, write
 from tests.unit.test_laminar_copy import head_of
@@ -150,7 +150,7 @@ def test_A4_in_version_3_every_link_of_a_chain_is_named_with_its_digest(tmp_path
     )
     url = str(tmp_path / "store" / "orders")
     copy_in(str(folder), url, settings=Settings(inline_max_bytes=0, object_min_bytes=1))
-    upgraded = head_of(open_pipeline(url))
+    upgraded = head_of(read_pipeline(url))
     (only,) = upgraded.operators["agg"].partitions
     assert [(f.sha256, f.offset, f.size_bytes) for f in only.files] == [
         (sha256(b"base"), 0, 4),

@@ -19,7 +19,7 @@ from slackwater.formats.change import Claim, Label
 from slackwater.formats.keys import manifest_key, record_key
 from slackwater.ops import forget
 from slackwater.ops import verify as verification
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.keep import KeepRules
 from slackwater.protocol.log import KEPT_RECORDS, Log, list_records
@@ -275,7 +275,7 @@ def test_a_trimmer_that_dies_leaves_a_log_that_goes_on(tmp_path):
 def trimmed(tmp_path):
     """A pipeline with records 1 to 9, of which the newest 4 are kept, and a stray that a writer that slept left."""
     url = make_pipeline(tmp_path, epochs=7)
-    pipeline = open_pipeline(str(url))
+    pipeline = read_pipeline(str(url))
     pipeline.log.kept_records = 4
     lost = pipeline.store.get(record_key(4))
     pipeline.log.trim()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import VARIABLE, make_settings, open_pipeline, store_options
+from .options import VARIABLE, make_settings, read_pipeline, store_options
 from .text import count, format_size, format_time, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def command(
     rules = KeepRules(last=keep_last, hourly=keep_hourly, daily=keep_daily, within_ms=keep_within_ms, labels=keep_label)
     url, ref = _split_names(names, any_rule=rules != KeepRules())
     choose = forget.by_rules(rules) if ref is None else forget.by_ref(ref)
-    pipeline = open_pipeline(url, timeout_s)
+    pipeline = read_pipeline(url, timeout_s)
     act = forget.plan if dry_run else forget.forget
     done = act(pipeline.store, pipeline.log, make_settings(timeout_s), choose)
     if as_json:

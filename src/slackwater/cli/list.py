@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import make_settings, open_pipeline, store_options, url_argument
+from .options import make_settings, read_pipeline, store_options, url_argument
 from .text import format_age, format_size, format_time, format_way_back, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def command(url: str, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.checkpoints import checkpoints  # noqa: PLC0415
 
-    pipeline = open_pipeline(url, timeout_s)
+    pipeline = read_pipeline(url, timeout_s)
     found = checkpoints(pipeline, make_settings(timeout_s))
     if as_json:
         facts = {"pipeline": pipeline.name, "url": url, "uid": pipeline.state.uid, "epoch": pipeline.state.epoch}

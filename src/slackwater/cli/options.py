@@ -77,12 +77,12 @@ def remember_url(url: str) -> None:
     click.get_current_context().ensure_object(Invocation).url = url
 
 
-def open_pipeline(url: str, timeout_s: float) -> Pipeline:
+def read_pipeline(url: str, timeout_s: float) -> Pipeline:
     """Open the pipeline that a command names."""
     from ..ops import pipelines  # noqa: PLC0415
 
     remember_url(url)
-    return pipelines.open_pipeline(url, make_settings(timeout_s))
+    return pipelines.read_pipeline(url, make_settings(timeout_s))
 
 
 def resolve(pipeline: Pipeline, ref: str) -> tuple[LiveCheckpoint, list[LeftOut]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .entry import remove_when_interrupted
-from .options import at_option, make_settings, open_pipeline, resolve, store_options, tell_passed_over, url_argument
+from .options import at_option, make_settings, read_pipeline, resolve, store_options, tell_passed_over, url_argument
 from .text import count, format_size, plain, print_fields, print_json
 
 if TYPE_CHECKING:
@@ -45,15 +45,17 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from pathlib import Path  # noqa: PLC0415
 
     from ..formats.manifest import kind_of  # noqa: PLC0415
+    from ..keyed.capture import check_restored  # noqa: PLC0415
+    from ..protocol.directory import remove_unfinished, write_directory  # noqa: PLC0415
     from ..protocol.kinds import whose  # noqa: PLC0415
     from ..protocol.verified_reads import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished, write_files  # noqa: PLC0415
+    from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished  # noqa: PLC0415
 
     if not directory.strip():
         raise click.BadParameter("it is empty; the folder of this process is .", param_hint="--to")
     if "://" in directory:  # as a path it would be ./s3:/…
         raise click.BadParameter(f"{directory} is a URL; a directory of this machine is needed.", param_hint="--to")
-    pipeline, target = open_pipeline(url, timeout_s), Path(directory).absolute()
+    pipeline, target = read_pipeline(url, timeout_s), Path(directory).absolute()
     if _is_inside(target, pipeline.store.url):
         raise click.BadParameter(f"{target} is inside the pipeline's own folder.", param_hint="--to")
     remove_when_interrupted(remove_unfinished)
@@ -62,8 +64,12 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     def restore(entry: LiveCheckpoint) -> None:
         with pipeline.log.unless_retired(entry):
             manifest = load_manifest(pipeline.store, entry)
-            write = hydrate if kind_of(manifest) == "spark" else write_files
-            write(pipeline.store, manifest, target, make_settings(timeout_s))
+            settings, kind = make_settings(timeout_s), kind_of(manifest)
+            if kind == "spark":
+                hydrate(pipeline.store, manifest, target, settings, durable=True)
+            else:
+                check = check_restored if kind == "keyed" else None
+                write_directory(pipeline.store, manifest, target, settings, durable=True, check=check)
         manifests[entry.checkpoint_id] = manifest
 
     entry, passed = _restore_one(pipeline, ref, restore)
@@ -92,26 +98,23 @@ def _restore_one(
     pipeline: Pipeline, ref: str, restore: Callable[[LiveCheckpoint], None]
 ) -> tuple[LiveCheckpoint, list[LeftOut]]:
     """Restore what ``ref`` names; when that is retired while it is read, what ``ref`` names then."""
-    import msgspec  # noqa: PLC0415
-
     from ..errors import Corrupt, NotFound, Unsupported  # noqa: PLC0415
     from ..ops.refs import LATEST_REF, NEWEST_VERIFIED  # noqa: PLC0415
     from ..ops.rollback import get_newest_verified  # noqa: PLC0415
 
     for tries_left in reversed(range(_MAX_TRIES)):
+        state = pipeline.state
         try:
             if ref == NEWEST_VERIFIED:
                 # A directory that is not empty is InvalidInput, and no damage.
-                damage, state = (Corrupt, Unsupported), pipeline.state
+                damage = (Corrupt, Unsupported)
                 entry, passed = get_newest_verified(state, state.live, restore, damage=damage)
             else:
                 entry, passed = resolve(pipeline, ref)
                 restore(entry)
         except NotFound:
-            fresh = pipeline.log.state
-            if not tries_left or fresh is None or fresh is pipeline.state:
+            if not tries_left or pipeline.state is state:
                 raise
-            pipeline = msgspec.structs.replace(pipeline, state=fresh)
         else:
             if ref in (LATEST_REF, NEWEST_VERIFIED):  # of the others it has been told
                 tell_passed_over(passed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .options import VARIABLE, at_option, open_pipeline, store_options, tell_choice, url_argument
+from .options import VARIABLE, at_option, read_pipeline, store_options, tell_choice, url_argument
 from .text import format_age, format_time, note, plain, print_json, print_table
 
 
@@ -55,7 +55,7 @@ def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) ->
     from ..ops.savepoint import create_label  # noqa: PLC0415
 
     url, label = names
-    pipeline = open_pipeline(url, timeout_s)
+    pipeline = read_pipeline(url, timeout_s)
     savepoint = create_label(pipeline.log, label, ref)
     state = pipeline.log.state or pipeline.state
     entry = state.find(savepoint.epoch)
@@ -79,7 +79,7 @@ def list_all(url: str, as_json: bool, timeout_s: float) -> None:
     Examples:
       slackwater savepoint list s3://bucket/slackwater/orders
     """
-    state = open_pipeline(url, timeout_s).state
+    state = read_pipeline(url, timeout_s).state
     entries = {entry.epoch: entry for entry in state.live}
     if as_json:
         documents = [
@@ -115,7 +115,7 @@ def delete(names: tuple[str, str], dry_run: bool, as_json: bool, timeout_s: floa
     from ..ops.savepoint import delete_label, get_label  # noqa: PLC0415
 
     url, label = names
-    pipeline = open_pipeline(url, timeout_s)
+    pipeline = read_pipeline(url, timeout_s)
     savepoint = get_label(pipeline.state, label) if dry_run else delete_label(pipeline.log, label)
     if as_json:
         print_json({"label": label, "epoch": savepoint.epoch, "deleted": not dry_run})

@@ -9,7 +9,7 @@ import click
 
 from ..errors import SlackwaterError
 from .folders import folder_instead, show_folder
-from .options import at_option, open_pipeline, resolve, store_options, url_argument
+from .options import at_option, read_pipeline, resolve, store_options, url_argument
 from .text import (
     count,
     format_age,
@@ -46,7 +46,7 @@ def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
     from ..ops.checkpoints import show  # noqa: PLC0415
 
     try:
-        pipeline = open_pipeline(url, timeout_s)
+        pipeline = read_pipeline(url, timeout_s)
     except SlackwaterError as error:
         show_folder(folder_instead(error, url, timeout_s), ref, as_json=as_json)
         return

@@ -8,7 +8,7 @@ import click
 
 from ..errors import Corrupt, SlackwaterError
 from .folders import folder_instead, verify_folder
-from .options import make_settings, open_pipeline, resolve, store_options, url_argument
+from .options import make_settings, read_pipeline, resolve, store_options, url_argument
 from .text import ProgressLine, count, format_size, print_json, print_table
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
     from ..ops.verify import verify  # noqa: PLC0415
 
     try:
-        pipeline = open_pipeline(url, timeout_s)
+        pipeline = read_pipeline(url, timeout_s)
     except SlackwaterError as error:
         return verify_folder(folder_instead(error, url, timeout_s), ref, read_data=read_data, as_json=as_json)
     entries = pipeline.state.live if ref is None else [resolve(pipeline, ref)[0]]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ..errors import Corrupt
 from ..formats.keys import format_name
+from ..formats.manifest import Manifest
 from ..protocol.cut import CutFile, CutOperator, CutPartition
 from .format import DESCRIPTION_FILE, FOLDER, Snapshot, decode
 from .state import KeyedState
@@ -59,6 +60,21 @@ def capture_keyed(folder: Path, name: str, held: Collection[str]) -> tuple[CutOp
 
 def _cut(here: str, path: Path) -> CutFile:
     return CutFile(f"{here}/{path.name}", path, path.stat().st_size)
+
+
+def check_restored(directory: Path, manifest: Manifest) -> None:
+    """See that the files of a checkpoint are a keyed state that opens, and is what its description says."""
+    folder = directory / folder_of(STATE)
+    if manifest.vnode_count is None or not (folder / DESCRIPTION_FILE).is_file():
+        raise Corrupt(
+            f"checkpoint {manifest.checkpoint_id} holds no keyed state",
+            code="keyed.damaged",
+            hint="slackwater verify URL --read-data",
+        )
+    restored = set(folder.iterdir())
+    check_keyed(folder, manifest.vnode_count)
+    for left in set(folder.iterdir()) - restored:  # RocksDB's binding has noted how it was opened
+        left.unlink()
 
 
 def check_keyed(folder: Path, vnode_count: int) -> None:

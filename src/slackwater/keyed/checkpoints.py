@@ -32,6 +32,7 @@ from ..protocol.address import pipeline_name
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import Checkpointer
 from ..protocol.cut import Cut, CutFile, CutOperator
+from ..protocol.directory import refuse_inside, write_directory
 from ..protocol.driver import Claimed
 from ..protocol.keep import KeepRules
 from ..protocol.log import Log
@@ -41,12 +42,11 @@ from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..rocks.database import Change
 from ..settings import Settings
 from ..store import Store, local_folder
-from .capture import STATE, capture_keyed, folder_of
+from .capture import STATE, capture_keyed, check_restored, folder_of
 from .config import CheckpointConfig
 from .format import Figures, Lineage, encode
 from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
-from .restoring import check_target, restore_into
 from .state import KeyedState, Prepared, check_size
 from .together import Together
 
@@ -289,10 +289,11 @@ class KeyedCheckpoints:
         target = Path(directory).absolute()
         with self._checkpointing:
             root = local_folder(self.config.url)
-            check_target(target, self._local.folder, *([root] if root else []))
+            refuse_inside(target, self._local.folder, *([root] if root else []))
             entry = resolve(self._read(), str(ref))
             with self._log.unless_retired(entry):
-                restore_into(self._store, load_manifest(self._store, entry), target, self._settings)
+                manifest = load_manifest(self._store, entry)
+                write_directory(self._store, manifest, target, self._settings, durable=True, check=check_restored)
         return target / folder_of(STATE)
 
     def cleanup(self, keep: int | None = None) -> list[int]:

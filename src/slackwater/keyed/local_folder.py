@@ -15,15 +15,15 @@ from ..errors import Corrupt, InvalidInput
 from ..failpoints import reach
 from ..formats.manifest import Manifest
 from ..protocol.artifacts import Held
+from ..protocol.directory import write_files
 from ..protocol.kinds import KEYED
 from ..rocks.database import LOCK, lock_folder
 from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store
 from ..store.files import make_folder, remove_folder, sync_folder
-from .capture import STATE, folder_of
+from .capture import STATE, check_restored, folder_of
 from .format import DESCRIPTION_FILE, Lineage
-from .restoring import write_checkpoint
 from .state import KeyedState
 
 # How a folder is named, in itself and in claims.
@@ -79,7 +79,8 @@ class LocalFolder:
         incoming = self.folder / "incoming"
         with disk_errors(self.folder):
             remove_folder(incoming)
-            return write_checkpoint(store, manifest, incoming, settings)
+            holdings = write_files(store, manifest, incoming, settings, durable=True, check=check_restored)
+        return {path: held for path, held in holdings.items() if path.startswith(f"{folder_of(STATE)}/")}
 
     def replace(self, lineage: Lineage) -> KeyedState:
         """Let the database give way to what was restored, which says whose content it is before it has its name."""

@@ -73,15 +73,15 @@ class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 def checkpoints(pipeline: Pipeline, settings: Settings | None = None) -> list[CheckpointSummary]:
     """List the live checkpoints, oldest first, each with what its manifest says."""
-    settings = settings or Settings()
+    settings, state = settings or Settings(), pipeline.state
 
     def describe(entry: LiveCheckpoint) -> CheckpointSummary:
         try:
-            return _describe(pipeline.state, entry, load_manifest(pipeline.store, entry))
+            return _describe(state, entry, load_manifest(pipeline.store, entry))
         except DAMAGE as error:
-            return _describe(pipeline.state, entry, None, Problem(error.code, error.message))
+            return _describe(state, entry, None, Problem(error.code, error.message))
 
-    jobs = [lambda entry=entry: describe(entry) for entry in pipeline.state.live]
+    jobs = [lambda entry=entry: describe(entry) for entry in state.live]
     return in_parallel(jobs, settings.concurrency)
 
 

@@ -1,4 +1,4 @@
-"""Pipelines of a store: open one by its URL, list all."""
+"""Pipelines of a store: list all, read one by its URL. Nothing is claimed."""
 
 from __future__ import annotations
 
@@ -42,10 +42,11 @@ class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
-def open_pipeline(
-    url: str, settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
+def read_pipeline(
+    url: str | os.PathLike[str], settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
 ) -> Pipeline:
-    """Find the pipeline ``{store}/{name}`` and read its newest state."""
+    """Read the newest state of the pipeline ``{store}/{name}``, which must be there. It is not claimed."""
+    url = os.fspath(url)
     pipeline = locate(url, settings, storage_options)
     if _read(pipeline) is None:
         inside, near = _near(url, pipeline.settings, storage_options)

@@ -35,7 +35,7 @@ from ..protocol.verified_reads import load_if_sound
 from ..settings import Settings
 from ..sinks.registry import Sink, open_sink
 from ..store import Store, Stream
-from .pipelines import open_pipeline
+from .pipelines import read_pipeline
 from .repair_target import (
     Target,
     choose_target,
@@ -124,7 +124,7 @@ def _prepare(
     storage_options: Mapping[str, str] | None,
 ) -> PreparedRepair | None:
     try:
-        open_pipeline(pipeline.url, pipeline.settings, storage_options)
+        read_pipeline(pipeline.url, pipeline.settings, storage_options)
         return None
     except Corrupt as damage:
         if damage.code != "log.corrupt":

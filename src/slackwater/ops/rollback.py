@@ -23,7 +23,7 @@ from ..protocol.state import LeftOut, epochs_after, find_target, labels_of
 from ..protocol.verified_reads import DAMAGE, load_if_sound, load_manifest, newest_verified, verify_restorable
 from ..settings import Settings
 from ..sinks.registry import Sink, open_sink
-from .pipelines import open_pipeline
+from .pipelines import read_pipeline
 from .refs import LATEST_REF, NEWEST_VERIFIED, passed_over, resolve
 
 # Opens a sink by its name and what a manifest says of it; None when it cannot be looked at from here.
@@ -90,7 +90,7 @@ def plan_rollback(
     ``to`` is a REF, or ``newest-verified``. ``sinks`` by name are those that need options to be opened;
     ``storage_options`` are the store's own.
     """
-    pipeline = open_pipeline(os.fspath(url), settings, storage_options)
+    pipeline = read_pipeline(os.fspath(url), settings, storage_options)
     return _plan(pipeline, str(to), listed(keep), sinks or {})
 
 
@@ -108,7 +108,7 @@ def rollback(
     ``keep`` names sinks whose rows shall stay. Refused, with nothing changed, where a sink says that it would refuse.
     With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
     """
-    pipeline, keep = open_pipeline(os.fspath(url), settings, storage_options), listed(keep)
+    pipeline, keep = read_pipeline(os.fspath(url), settings, storage_options), listed(keep)
     planned = _plan(pipeline, str(to), keep, sinks or {})
     if planned.done:
         return planned

@@ -84,8 +84,8 @@ def verify(
     Each object is read once, however many checkpoints need it. What a running driver retires meanwhile is no finding.
     Reading all, the whole log is checked too; and when these are all live checkpoints, what is left of retired ones.
     """
-    settings, entries, store = settings or Settings(), list(entries), pipeline.store
-    jobs = [lambda entry=entry: _verify_manifest(pipeline, entry) for entry in entries]
+    settings, entries, store, state = settings or Settings(), list(entries), pipeline.store, pipeline.state
+    jobs = [lambda entry=entry: _verify_manifest(store, entry, state.uid) for entry in entries]
     findings: list[Finding] = []
     needs = _Needs()
     for entry, (manifest, found) in zip(entries, in_parallel(jobs, settings.concurrency), strict=True):
@@ -111,10 +111,10 @@ def verify(
         jobs_of_data = [lambda need=need: _verify_data(store, need, counted) for need in sound]
         findings += [finding for found in in_parallel(jobs_of_data, settings.concurrency) for finding in found]
         findings += _verify_history(store, settings, pipeline.log.kept_records)
-        if entries == pipeline.state.live:
-            findings += _verify_retired(store, pipeline.state, needs, settings)
+        if entries == state.live:
+            findings += _verify_retired(store, state, needs, settings)
     pointer = read_pointer(store)  # before the log, which a driver that runs may take ahead of what was read of it
-    fresh = pipeline.log.read() or pipeline.state
+    fresh = pipeline.log.read() or state
     live = {entry.epoch: entry for entry in fresh.live}
     findings = [
         msgspec.structs.replace(finding, undone=[e for e in finding.epochs if e in live and live[e].undone])
@@ -129,11 +129,11 @@ def verify(
     )
 
 
-def _verify_manifest(pipeline: Pipeline, entry: LiveCheckpoint) -> tuple[Manifest | None, list[Finding]]:
+def _verify_manifest(store: Store, entry: LiveCheckpoint, uid: str) -> tuple[Manifest | None, list[Finding]]:
     try:
-        manifest = load_manifest(pipeline.store, entry)
+        manifest = load_manifest(store, entry)
         facts = (manifest.epoch, manifest.parent_id, manifest.uid)
-        if facts != (entry.epoch, entry.parent_id, pipeline.state.uid):
+        if facts != (entry.epoch, entry.parent_id, uid):
             raise Corrupt("the manifest is of another epoch, parent or pipeline", code="manifest.wrong_place")
         for file in all_files(manifest):
             if file.inline is not None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-import secrets
-import shutil
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
-from ..errors import Corrupt, InvalidInput, Unavailable
-from ..formats.keys import check_path
+from ..errors import Corrupt
 from ..formats.manifest import Manifest
 from ..keyed.format import is_keyed
-from ..protocol.artifacts import Holdings, get_artifacts
+from ..protocol.artifacts import Holdings
+from ..protocol.directory import write_directory
 from ..protocol.kinds import check_kind
 from ..settings import Settings
 from ..store import Store
@@ -24,9 +20,6 @@ from .capture import capture
 from .checkpoint_files import OperatorMetadata, decode_operator
 
 _NAMES_SCHEMAS = re.compile(r"state/\d+/_metadata/v2/\d+")
-_unfinished: set[Path] = set()
-_ending = threading.Event()
-_PATIENCE_S = 2.0
 
 
 def checkpoint_location(directory: Path) -> str:
@@ -38,64 +31,22 @@ def checkpoint_location(directory: Path) -> str:
     return f"file://{directory}"
 
 
-def hydrate(store: Store, manifest: Manifest, directory: Path, settings: Settings) -> Holdings:
-    """Write a checkpoint's files, each verified, below ``directory``, and check that Spark will find all that it needs.
+def hydrate(
+    store: Store, manifest: Manifest, directory: Path, settings: Settings, *, durable: bool = False
+) -> Holdings:
+    """Write a checkpoint into a directory that is new or empty, and check that Spark will find all that it needs.
 
-    The directory must be new or empty. It has its name only when it is whole: until then, and after a crash, what is
-    written is in a hidden one beside it.
+    A working directory is thrown away, so it is not synced; what is to last is ``durable``.
     """
     check_kind(manifest, "spark")
-    return write_files(store, manifest, directory, settings, check_structure)
+    root = f"file:{directory.resolve()}"
 
+    def rewrite(path: str, parts: Iterator[bytes]) -> Iterator[bytes]:
+        return iter([move_schema_paths(b"".join(parts), path, root)]) if _NAMES_SCHEMAS.fullmatch(path) else parts
 
-def write_files(
-    store: Store,
-    manifest: Manifest,
-    directory: Path,
-    settings: Settings,
-    check: Callable[[Path, Manifest], None] | None = None,
-) -> Holdings:
-    """Write a checkpoint's files, each verified, below a directory that is new or empty; whole, or not at all."""
-    directory = directory.resolve()
-    partial: Path | None = None
-    try:
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise InvalidInput(
-                f"{directory} is not empty, and Spark would mix what it finds there with the checkpoint"
-                if directory.is_dir()
-                else f"{directory} is a file, and a directory is needed",
-                code="hydrate.not_empty",
-                hint="name a directory that does not exist yet",
-            )
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        # Known before it is there: a signal may come at any point.
-        partial = directory.with_name(f".{directory.name}.{secrets.token_hex(8)}.partial")
-        _unfinished.add(partial)
-        partial.mkdir()
-        partial.chmod(0o755)
-        holdings = get_artifacts(store, manifest, settings, _Writer(partial, directory).write)
-        if check is not None:
-            check(partial, manifest)
-        partial.rename(directory)
-    except BaseException as error:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
-            _unfinished.discard(partial)
-        if isinstance(error, OSError):
-            raise _unwritable(directory, error) from error
-        raise
-    _unfinished.discard(partial)
-    return holdings
-
-
-def remove_unfinished() -> None:
-    """Remove what is half written: for a process that must end before those who write can. They begin no other file."""
-    _ending.set()
-    for partial in list(_unfinished):
-        deadline = time.monotonic() + _PATIENCE_S
-        # One that has begun may put its file there while the others go.
-        while partial.exists() and time.monotonic() < deadline:
-            shutil.rmtree(partial, ignore_errors=True)
+    return write_directory(
+        store, manifest, directory, settings, durable=durable, check=check_structure, rewrite=rewrite
+    )
 
 
 def check_structure(directory: Path, manifest: Manifest) -> None:
@@ -136,23 +87,6 @@ def check_structure(directory: Path, manifest: Manifest) -> None:
         )
 
 
-class _Writer:
-    """Writes below one directory that nobody else has, and that will be named ``final``. Called from many threads."""
-
-    def __init__(self, directory: Path, final: Path) -> None:
-        self._directory, self._final = directory, final
-
-    def write(self, path: str, parts: Iterator[bytes]) -> None:
-        if _NAMES_SCHEMAS.fullmatch(check_path(path)):
-            parts = iter([move_schema_paths(b"".join(parts), path, f"file:{self._final}")])
-        if _ending.is_set():
-            raise KeyboardInterrupt
-        target = self._directory / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("wb") as file:
-            file.writelines(parts)  # which holds one at a time
-
-
 def move_schema_paths(data: bytes, path: str, root: str) -> bytes:
     """Point an operator's metadata at schema files below another root; all else stays byte for byte.
 
@@ -173,11 +107,3 @@ def move_schema_paths(data: bytes, path: str, root: str) -> bytes:
 
 def _schema_paths(operator: OperatorMetadata) -> list[str]:
     return [path for store in operator.stores for path in store.schema_paths]
-
-
-def _unwritable(directory: Path, error: OSError) -> Unavailable:
-    return Unavailable(
-        f"{directory} cannot be written: {error.strerror}",
-        code="hydrate.unwritable",
-        hint="see that this user may write there, and that the disk has room",
-    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -19,6 +20,14 @@ def remove_folder(folder: Path) -> None:
     """Remove a folder with all that is in it, if it is there."""
     if folder.exists():
         shutil.rmtree(folder)
+
+
+def write_file(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file and sync its bytes; whoever makes several syncs their folder once, at the end."""
+    with open(path, "wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
