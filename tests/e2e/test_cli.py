@@ -13,13 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from slackwater.cli.pipelines import command as pipelines_command
 from slackwater.formats import record as records
 from slackwater.formats.keys import LATEST, record_key
-from slackwater.ops.pipelines import Pipeline, open_pipeline
+from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.verify import verify
+from slackwater.protocol.log import Log
 from slackwater.testing.faulty_store import Fault, Faults
 from tests.commands import NOWHERE, answer, command, environment, finish, lines, refusal, slackwater
 from tests.pipelines import START_MS, flip, make_pipeline
@@ -332,10 +334,12 @@ def test_a_gap_and_an_exchanged_record_are_found(url):
 
 def test_what_a_driver_retires_while_it_is_verified_is_no_damage(url):
     now = open_pipeline(url)
-    before = records.decode(Path(url, record_key(4)).read_bytes(), number=4).state
+    record = records.decode(Path(url, record_key(4)).read_bytes(), number=4)
+    before = record.state
     assert [entry.epoch for entry in before.live] == [1, 2, 3]
     assert not Path(url, "checkpoints", before.live[0].checkpoint_id, "manifest.json").exists()
-    slow = Pipeline(name=now.name, url=url, store=now.store, log=now.log, state=before)
+    slow = msgspec.structs.replace(now, log=Log(now.store, now.clock, now.settings))
+    slow.log._newest = record
     assert verify(slow, before.live, read_data=True).findings == []
 
 

@@ -16,7 +16,7 @@ from slackwater.inboxes.format import COVERED_FILE, PUBLISHED_FILE, Covered, Pub
 from slackwater.ops.pipelines import open_pipeline
 from slackwater.ops.repair import repair
 from slackwater.ops.rollback import rollback
-from slackwater.protocol.recovery import load_manifest
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.sources.inboxes_read import refuse_dropped
 from slackwater.store import Store
