@@ -1,34 +1,27 @@
-"""A driver without Spark: the real log, checkpointer and store, on a cut that is made up."""
+"""A driver without Spark: the real one, on a cut that is made up."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from slackwater.clock import SystemClock
-from slackwater.protocol import recovery
-from slackwater.protocol.checkpoint import Checkpointer, CheckpointReport
+from slackwater.protocol.checkpoint import CheckpointReport
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from slackwater.protocol.log import Log
+from slackwater.protocol.driver import claim_driver
+from slackwater.protocol.pipeline import locate
 from slackwater.protocol.sinks import Attempt
-from slackwater.settings import Settings
-from slackwater.store import Store, open_store
 
 
 class Driver:
     """One pipeline without sinks in a new folder."""
 
     def __init__(self, folder: Path) -> None:
-        self.store: Store = open_store(str(folder))
-        self.clock, settings = SystemClock(), Settings()
-        self.log = Log(self.store, self.clock, settings)
-        recovery.claim(self.store, self.log, self.clock, pipeline="bench", driver="bench", sinks={})
-        self._checkpointer = Checkpointer(
-            store=self.store, log=self.log, clock=self.clock, settings=settings, pipeline="bench"
-        )
+        pipeline = locate(str(folder))
+        self.store, self.log, self._clock = pipeline.store, pipeline.log, pipeline.clock
+        self._driver = claim_driver(pipeline, "bench")
 
     def checkpoint(self, cut: Cut) -> CheckpointReport:
-        return self._checkpointer.checkpoint(cut, Attempt(checkpoint_id=self.clock.checkpoint_id(), outputs={}))
+        return self._driver.checkpoint(cut, Attempt(checkpoint_id=self._clock.checkpoint_id(), outputs={}))
 
 
 def cut_of(sources: Sequence[bytes | Path]) -> Cut:

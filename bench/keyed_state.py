@@ -19,6 +19,7 @@ from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.metadata import CheckpointMetadata
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.protocol.verified_reads import load_manifest
 
 from .lines import print_case, say, short
@@ -83,8 +84,9 @@ def delta(folder: Path, rounds: int) -> None:
 
 
 def new_bytes(counts: KeyedCheckpoints, made: CheckpointMetadata) -> int:
-    entry = counts._checkpointer.state.live[-1]
-    objects = load_manifest(counts._store, entry).objects
+    pipeline = read_pipeline(counts.url)
+    entry = pipeline.state.live[-1]
+    objects = load_manifest(pipeline.store, entry).objects
     return entry.manifest_size_bytes + sum(stored.size_bytes for stored in objects if made.id in stored.key)
 
 

@@ -19,7 +19,7 @@ import msgspec
 import slackwater as sw
 from slackwater.clock import SystemClock
 from slackwater.formats import manifest as manifests
-from slackwater.formats.change import NOTHING_PACKED, Checkpoint, Claim, Settlement
+from slackwater.formats.change import NOTHING_PACKED, Checkpoint, Settlement
 from slackwater.formats.keys import LATEST, manifest_key
 from slackwater.formats.manifest import Manifest
 from slackwater.formats.state import State
@@ -139,8 +139,7 @@ class Driver:
     def __init__(self, store: Store, template: Manifest) -> None:
         self._store, self._template, self._clock = store, template, SystemClock()
         self._log = Log(store, self._clock, Settings())
-        claim = Claim(uid=self._clock.random_id(), driver="bench program")
-        self._log.append(lambda _state: claim)
+        self._permit = self._log.claim(self._clock.random_id(), "bench program")
         self.newest_id = ""
 
     def checkpoint(self) -> None:
@@ -159,7 +158,7 @@ class Driver:
         deleted = [entry.epoch for entry in state.retired]
         self._store.delete([manifest_key(entry.checkpoint_id) for entry in state.retired])
         change = Checkpoint(
-            generation=state.generation,
+            generation=self._permit.generation,
             epoch=manifest.epoch,
             checkpoint_id=self.newest_id,
             manifest_sha256=hashlib.sha256(data).hexdigest(),
@@ -169,7 +168,7 @@ class Driver:
             retire=plan_retire(state, Settings().keep_last, deleted),
             deleted=deleted,
         )
-        self._log.append(lambda _state: change, generation=state.generation)
+        self._log.append(lambda _state: change, permit=self._permit)
         self._log.trim_if_due()
 
 

@@ -65,7 +65,7 @@ CHAIN = [
 ROLLBACK = {
     "rollback.manifest.after": [],
     "rollback.append.after": ["--keep", "delta"],
-    "rollback.release.before": [],
+    "release.before": [],
 }
 # Where the driver dies that starts after it.
 UNDO = ["delta.undo.after", "files.undo.before", "files.undo.entry", "files.undo.between"]

@@ -13,17 +13,18 @@ import pytest
 from slackwater.clock import SystemClock
 from slackwater.errors import Corrupt
 from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
-from slackwater.formats.manifest import SourcePosition, references
+from slackwater.formats.manifest import Manifest, SourcePosition, references
 from slackwater.formats.state import LiveCheckpoint
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import Finding, verify
-from slackwater.protocol import recovery
-from slackwater.protocol import rollback as rewind
-from slackwater.protocol.artifacts import get_artifacts
+from slackwater.protocol.artifacts import Holdings, get_artifacts
 from slackwater.protocol.checkpoint import Checkpointer
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
+from slackwater.protocol.driver import claim_driver
 from slackwater.protocol.log import Log
 from slackwater.protocol.pipeline import Pipeline
+from slackwater.protocol.recovery import Recovery
+from slackwater.protocol.rollback import roll_back
 from slackwater.protocol.sinks import Attempt
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
@@ -81,31 +82,28 @@ def into(files: Files) -> Callable[[str, Iterator[bytes]], None]:
     return lambda path, parts: files.update({path: b"".join(parts)})
 
 
+def place_of(store: Store) -> Pipeline:
+    clock = SystemClock()
+    log = Log(store, clock, SETTINGS)
+    return Pipeline(name="orders", url=store.url, store=store, log=log, clock=clock, settings=SETTINGS)
+
+
 class Driver:
     """One run over the store, which deletes nothing that it retires."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.clock = store, SystemClock()
-        self.log = Log(store, self.clock, SETTINGS)
-        recovery.claim(store, self.log, self.clock, pipeline="orders", driver="test", sinks={})
+        self.place = place = place_of(store)
+        self.permit = claim_driver(place, "test").permit
         files: Files = {}
 
-        def hydrate(manifest: Any) -> Any:
-            return get_artifacts(store, manifest, SETTINGS, into(files))
+        def hydrate(manifest: Manifest | None) -> Holdings:
+            return get_artifacts(store, manifest, SETTINGS, into(files)) if manifest else {}
 
-        head, holdings = recover(store, self.log, self.clock, {}, hydrate=hydrate) or (None, {})
-        self.checkpointer = Checkpointer(
-            store=store,
-            log=self.log,
-            clock=self.clock,
-            settings=SETTINGS,
-            pipeline="orders",
-            holdings=holdings,
-            settlement=head.settlement if head else None,
-        )
+        found = Recovery(place, self.permit, {}, hydrate=hydrate).run()
+        self._checkpointer = Checkpointer(place, self.permit, {}, holdings=found.hydrated, settlement=found.settlement)
 
     def step(self, n: int) -> None:
-        self.checkpointer.checkpoint(cut(n), Attempt(checkpoint_id=self.clock.checkpoint_id(), outputs={}))
+        self._checkpointer.checkpoint(cut(n), Attempt(checkpoint_id=self.place.clock.checkpoint_id(), outputs={}))
 
 
 def make_store(store: Store) -> None:
@@ -113,10 +111,10 @@ def make_store(store: Store) -> None:
     driver = Driver(store)
     driver.step(2)
     driver.step(3)
-    create_label(driver.log, "before-upgrade")
+    create_label(driver.place.log, "before-upgrade")
     driver.step(4)
     driver.step(5)
-    rewind.roll_back(store, driver.log, driver.clock, 3)
+    roll_back(driver.place, driver.permit, 3)
     driver = Driver(store)
     driver.step(5)
 
@@ -166,10 +164,9 @@ class Sound:
         self.manifests = {manifest_key(checkpoint_id) for checkpoint_id in self.state.checkpoint_ids}
 
     def open(self) -> Pipeline:
-        clock = SystemClock()
-        log = Log(self.store, clock, SETTINGS)
-        assert log.read() is not None
-        return Pipeline(name="orders", url=self.store.url, store=self.store, log=log, clock=clock, settings=SETTINGS)
+        place = place_of(self.store)
+        assert place.log.read() is not None
+        return place
 
     def find(self, changed: Mapping[str, bytes | None], *, log_only: bool = False) -> list[Finding]:
         """Verify the store with some objects changed; ``log_only``: without a checkpoint, which takes half the time."""

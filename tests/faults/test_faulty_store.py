@@ -12,7 +12,10 @@ import pytest
 from slackwater.errors import Corrupt, NotFound, SlackwaterError, Unavailable
 from slackwater.formats.keys import LATEST
 from slackwater.ops.pipelines import read_pipeline
+from slackwater.formats.manifest import references
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import FATES, KINDS, Befell, Fate, Fault, Faults, FaultyStore, Kind, Verb
 from tests.pipelines import Driver, make_pipeline
@@ -94,9 +97,17 @@ def test_a_put_that_fails_ends_the_driver_and_the_next_one_goes_on(tmp_path, kin
 @pytest.mark.parametrize("kind", ["fail-before", "503", "429", "slow", "denied"])
 def test_a_listing_or_a_delete_that_fails_leaves_nothing_undone(tmp_path, kind):
     code = {"slow": None, "denied": "store.denied"}.get(kind, "store.unavailable")
-    for verb in ("list", "delete"):
+    # A driver goes on when it cannot delete.
+    verbs: list[tuple[Verb, str | None]] = [("list", code), ("delete", None)]
+    for verb, expected in verbs:
         ended, faults = meet(tmp_path / verb, Fault(kind, verb=verb))
-        assert (ended, len(faults.befell)) == (code, 1)
+        assert (ended, len(faults.befell)) == (expected, 1)
+        pipeline = read_pipeline(str(tmp_path / verb / "store" / "orders"))
+        assert pipeline.state.retired == []
+        left = {listed.key.split("/")[1] for listed in pipeline.store.list("checkpoints/")} - {"_latest"}
+        manifests = [load_manifest(pipeline.store, entry) for entry in pipeline.state.live]
+        needed = {key for manifest in manifests for key in references(manifest)}
+        assert left == {key.split("/")[1] for key in needed} | set(pipeline.state.checkpoint_ids)
 
 
 @pytest.mark.parametrize("kind", ["truncated", "bit-flipped", "missing"])

@@ -12,7 +12,7 @@ import slackwater as sw
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.spark.working_directory import WorkingDirectory
-from slackwater.streaming.coordinator import Coordinator, DriverParts
+from slackwater.streaming.coordinator import Coordinator
 from slackwater.streaming.workspace import Workspace
 from tests.pipelines import Driver, FolderSink
 
@@ -58,16 +58,8 @@ class Query:
 
 
 def coordinate(driver: Driver, sink: Any, folder: Path) -> Coordinator:
-    parts = DriverParts(
-        store=driver.store,
-        log=driver.log,
-        clock=driver.clock,
-        settings=driver.settings,
-        checkpointer=driver.checkpointer,
-        references=driver.references,
-    )
     workspace = Workspace(WorkingDirectory(folder), ["rate"], {})
-    return Coordinator(parts, {"totals": sink}, workspace, Acknowledgements(driver.store, {}), ahead=1)
+    return Coordinator(driver.driver, {"totals": sink}, workspace, Acknowledgements(driver.store, {}), ahead=1)
 
 
 def write(folder: Path, *names: str) -> None:

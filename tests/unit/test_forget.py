@@ -14,17 +14,21 @@ from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, Slackwa
 from slackwater.formats import change as changes
 from slackwater.formats import record as records
 from slackwater.formats.keys import LATEST, manifest_key, record_key
+from slackwater.formats.manifest import Manifest
 from slackwater.formats.state import Savepoint, State
 from slackwater.ops import forget
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
-from slackwater.protocol import fallback, recovery
+from slackwater.protocol import driver as protocol_driver
 from slackwater.protocol import keep as plans
-from slackwater.protocol import rollback as rewind
+from slackwater.protocol import recovery
+from slackwater.protocol.artifacts import Holdings
 from slackwater.protocol.keep import KeepRules, plan_forget
-from slackwater.protocol.log import Log
+from slackwater.protocol.log import Log, Permit
+from slackwater.protocol.pipeline import Pipeline, locate
 from slackwater.protocol.retention import References, sweep
+from slackwater.protocol.rollback import roll_back
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings
 from slackwater.spark.hydrate import check_structure
@@ -297,29 +301,33 @@ def test_a_running_driver_goes_on(tmp_path):
     assert Driver(tmp_path).micro_batch == 5
 
 
-def test_a_driver_that_does_not_know_yet_what_was_forgotten_deletes_and_goes_on(tmp_path):
+def test_a_driver_that_does_not_know_yet_what_was_forgotten_deletes_and_goes_on(tmp_path, monkeypatch):
     driver = Driver(tmp_path, keep_last=3)
     for _ in range(3):
         driver.step()
-    driver.delete_retired = lambda: None  # type: ignore[method-assign]
-    driver.step()  # retires 1, and sleeps before the deletes
-    del driver.delete_retired
-    driver.references._known.clear()
+    with monkeypatch.context() as asleep:
+        asleep.setattr(driver.driver, "_delete_old", lambda: None)
+        driver.step()  # retires 1, and sleeps before the deletes
+    driver.driver._references._known.clear()
     run(driver.pipeline, forget.by_ref("2"))
     assert [entry.epoch for entry in driver.driver.state.live] == [2, 3, 4], "the driver knows of nothing yet"
-    driver.delete_retired()
+    driver.driver._delete_old()
     driver.release()
     check_forgotten(driver.pipeline, 3, 4)
+
+
+def claim(url: Path) -> protocol_driver.Driver:
+    return protocol_driver.claim_driver(locate(str(url), SETTINGS), "test")
 
 
 def test_what_is_forgotten_during_a_start_does_not_hinder_its_sweep(url):
     stray = url / "checkpoints/0192d3f0-7b7c-7000-8000-0123456789ab/manifest.json"
     stray.parent.mkdir()
     stray.write_bytes(b"of an attempt that crashed")
-    store, log = open_log(url)
-    claimed = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={})
+    started = claim(url)
     run(url, forget.by_ref("1"))
-    assert sweep(store, log, claimed, {}, References(store, SETTINGS)) == 1
+    references = References(started.pipeline.store, SETTINGS)
+    assert sweep(started.pipeline, started.permit, started.claimed.survey, {}, references) == 1
     check_forgotten(url, 2, 3, 4, 5, 6)
 
 
@@ -341,18 +349,16 @@ def test_a_label_that_comes_first_keeps_its_checkpoint(url):
 
 
 def test_a_rollback_whose_target_is_forgotten_says_that_it_is_gone(url):
-    store, log = open_log(url)
-    recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={})
+    tool = claim(url)
     run(url, forget.by_ref("3"))
     with pytest.raises(NotFound) as caught:
-        rewind.roll_back(store, log, SystemClock(), 3)
+        roll_back(tool.pipeline, tool.permit, 3)
     assert caught.value.code == "checkpoint.not_found"
 
 
 def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
-    store, log = open_log(url)
-    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={}).state
-    (url / manifest_key(state.live[-1].checkpoint_id)).unlink()
+    started = claim(url)
+    (url / manifest_key(started.state.live[-1].checkpoint_id)).unlink()
     asked: list[int] = []
 
     def agree(damage: SlackwaterError, target: Any) -> None:
@@ -360,53 +366,51 @@ def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
         if len(asked) == 1:
             run(url, forget.by_ref("5"))
 
-    work = WorkingDirectory(tmp_path / "generation")
-    found = recover(
-        store,
-        log,
-        SystemClock(),
-        {},
-        hydrate=lambda manifest: work.hydrate(store, manifest, SETTINGS),
-        dropped=["totals"],
-        fallback=agree,
-    )
-    assert found is not None and asked == [5, 4]
-    assert found[0].manifest.rollback is not None and found[0].manifest.rollback.to_epoch == 4
-    assert found[1].keys() == work.hydrate(store, found[0].manifest, SETTINGS).keys()
-    check_structure(work.checkpoint, found[0].manifest)
+    work, store = WorkingDirectory(tmp_path / "generation"), started.pipeline.store
+
+    def hydrate(manifest: Manifest | None) -> Holdings:
+        assert manifest is not None
+        return work.hydrate(store, manifest, SETTINGS)
+
+    found = recovery.Recovery(
+        started.pipeline, started.permit, {}, hydrate=hydrate, dropped=["totals"], fallback=agree
+    ).run()
+    head = found.head
+    assert asked == [5, 4] and head is not None
+    assert head.rollback is not None and head.rollback.to_epoch == 4
+    assert found.hydrated.keys() == hydrate(head).keys()
+    check_structure(work.checkpoint, head)
 
 
 def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch):
-    store, log = open_log(url)
-    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={}).state
-    (url / manifest_key(state.live[-1].checkpoint_id)).unlink()
+    started = claim(url)
+    (url / manifest_key(started.state.live[-1].checkpoint_id)).unlink()
 
-    def lose_target_and_claim(store: Store, log: Log, clock: Any, to_epoch: int, **fields: Any) -> None:
+    def lose_target_and_claim(pipeline: Pipeline, permit: Permit, to_epoch: int, **fields: Any) -> None:
         run(url, forget.by_ref(str(to_epoch)))
-        recovery.claim(*open_log(url), SystemClock(), pipeline="orders", driver="newer", sinks={})
+        claim(url)
         raise NotFound("gone", code="checkpoint.not_found")
 
-    monkeypatch.setattr(fallback, "roll_back", lose_target_and_claim)
+    monkeypatch.setattr(recovery, "roll_back", lose_target_and_claim)
     with pytest.raises(Conflict) as caught:
-        recover(store, log, SystemClock(), {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None)
+        recovery.Recovery(
+            started.pipeline, started.permit, {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None
+        ).run()
     assert caught.value.code == "driver.fenced"
 
 
 def test_a_driver_that_cannot_see_whether_it_was_fenced_does_not_fall_back(url):
-    store, log = open_log(url)
-    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test", sinks={}).state
-    newer = recovery.claim(*open_log(url), SystemClock(), pipeline="orders", driver="newer", sinks={}).state
-    (url / record_key(newer.generation)).write_bytes(b"damaged")
-    (url / manifest_key(state.live[-1].checkpoint_id)).unlink()  # as the newer one may have done
+    started, newer = claim(url), claim(url)
+    (url / record_key(newer.permit.generation)).write_bytes(b"damaged")
+    (url / manifest_key(started.state.live[-1].checkpoint_id)).unlink()  # as the newer one may have done
     asked: list[int] = []
     with pytest.raises(Corrupt) as caught:
-        recover(
-            store,
-            log,
-            SystemClock(),
+        recovery.Recovery(
+            started.pipeline,
+            started.permit,
             {},
             hydrate=lambda manifest: 0,
             dropped=["totals"],
             fallback=lambda damage, target: asked.append(target.epoch),
-        )
+        ).run()
     assert caught.value.code == "log.corrupt" and asked == []

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from slackwater import failpoints
-from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats.manifest import Manifest
 from slackwater.ops.import_ import copy_in
@@ -20,10 +19,14 @@ from slackwater.protocol.artifacts import get_artifacts
 from slackwater.protocol.log import Log
 from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.recovery import claim
+from slackwater.ops.pipelines import read_pipeline
+from slackwater.ops.verify import verify
+from slackwater.protocol.artifacts import get_artifacts
+from slackwater.protocol.driver import claim_driver
+from slackwater.protocol.pipeline import Pipeline, locate
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
 from slackwater.spark.hydrate import hydrate
-from slackwater.store import open_store
 from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, partition, v1_folder, v2, v2_folder, write
 from tests.pipelines import make_pipeline
 
@@ -153,12 +156,9 @@ def test_another_checkpoint_or_a_pipeline_with_a_history_is_refused(tmp_path, ur
 
 
 def test_rule_11_a_copy_claims_first_and_fences_a_driver_that_runs(tmp_path, url):
-    store = open_store(url)
-    log = Log(store, SystemClock(), Settings())
-    generation = claim(store, log, SystemClock(), pipeline="orders", driver="a driver", sinks={}).state.generation
+    running = claim_driver(locate(url), "a driver")
     copy_in(str(v2_folder(tmp_path / "db")), url)
-    state = read_pipeline(url).state
-    assert state.generation > generation
+    assert read_pipeline(url).state.generation > running.permit.generation
 
 
 @pytest.mark.parametrize("what", ["flipped", "missing", "cut", "no digest", "missing field", "incremental"])

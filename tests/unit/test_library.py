@@ -41,6 +41,12 @@ def recovered(store: Path, **fields: Any) -> tuple[int, dict[str, dict[str, str]
         return pipeline.epoch, pipeline.offsets, pipeline.state
 
 
+def refuse_spark(pipeline: ProgramPipeline) -> None:
+    """Look at the pipeline as the start of a Spark query does."""
+    place = pipeline._driver.pipeline
+    refuse_foreign(place.store, place.log, place.name, "spark")
+
+
 def object_bytes(store: Path) -> int:
     return sum(path.stat().st_size for path in store.rglob("*.snap"))
 
@@ -128,8 +134,8 @@ def test_small_partitions_hold_on_to_few_batches(tmp_path, monkeypatch):
         for row in range(30):
             # One after the other changes; without an end to it, each would hold on to the batch of its last change.
             save(pipeline, row, *(f"{n}: {row - (row - n) % 10}".encode() for n in range(10)))
-            entry = read_pipeline(str(tmp_path / "orders")).state.live[-1]
-            assert len(load_manifest(pipeline._store, entry).objects) <= 5
+            entry = look_at(str(tmp_path / "orders")).state.live[-1]
+            assert len(load_manifest(pipeline._driver.pipeline.store, entry).objects) <= 5
     assert recovered(tmp_path)[2]["counts"][3] == b"3: 23"
 
 
@@ -337,26 +343,26 @@ def test_a_spark_query_that_would_go_on_from_a_program_is_refused_before_the_cla
     with open_pipeline(tmp_path, "orders") as pipeline:
         save(pipeline, 1, b"x")
         with pytest.raises(sw.Unsupported, match="not Spark's: they are a program's") as caught:
-            refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
+            refuse_spark(pipeline)
         assert caught.value.code == "hydrate.foreign"
         assert save(pipeline, 2, b"y") == 2
         # The newest manifest does not hide it when it is damaged, and neither does a bad read.
         newest = read_pipeline(str(tmp_path / "orders")).state.live[-1]
         (tmp_path / "orders" / manifest_key(newest.checkpoint_id)).write_bytes(b"rot")
         with pytest.raises(sw.Unsupported):
-            refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
+            refuse_spark(pipeline)
         assert save(pipeline, 3, b"z") == 3
 
 
 def test_a_spark_query_is_refused_before_it_fences_a_program_that_has_no_checkpoint_yet(tmp_path):
     with open_pipeline(tmp_path, "orders") as pipeline:
         with pytest.raises(sw.Unsupported, match="no checkpoint yet, and is not Spark's") as caught:
-            refuse_foreign(pipeline._store, pipeline._log, "orders", "spark")
+            refuse_spark(pipeline)
         assert caught.value.code == "hydrate.foreign" and caught.value.hint
         assert save(pipeline, 1) == 1
     with open_pipeline(tmp_path, "empty") as pipeline:
         pass
-    refuse_foreign(pipeline._store, pipeline._log, "empty", "spark")  # it has ended, so anyone may have it
+    refuse_spark(pipeline)  # it has ended, so anyone may have it
 
 
 def test_another_name_for_the_folder_is_refused(tmp_path):

@@ -15,7 +15,7 @@ from slackwater.formats.change import Checkpoint, Claim, Label, Unlabel
 from slackwater.formats.keys import record_key
 from slackwater.formats.state import State
 from slackwater.protocol.keep import plan_retire
-from slackwater.protocol.log import Log
+from slackwater.protocol.log import Log, Permit
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from tests.golden.samples import IDS, UID, rollback, seal, settlement
@@ -79,7 +79,7 @@ def checkpoint(log: Log, generation: int, epoch: int, keep_last: int = 10) -> St
             deleted=[],
         )
 
-    return log.append(decide, generation=generation)
+    return log.append(decide, permit=Permit(generation))
 
 
 def test_an_empty_log_reads_as_nothing(store):
@@ -220,7 +220,7 @@ def test_retirement_is_computed_anew_when_a_label_came_in_between(store):
 
 def roll_back(log: Log, generation: int, epoch: int, to_epoch: int) -> State:
     change = rollback(epoch, to_epoch, generation=generation)
-    return log.append(lambda state: change, generation=generation)
+    return log.append(lambda state: change, permit=Permit(generation))
 
 
 def test_a_rollback_without_a_claim_of_its_own_is_fenced_by_the_next_claim(store):
@@ -370,9 +370,9 @@ def test_a_state_that_outgrew_a_record_is_refused_before_it_is_written(store, mo
 def test_what_is_missing_because_a_newer_driver_took_over_is_a_conflict(store):
     old, new = open_log(store), open_log(store)
     old.append(lambda state: CLAIM)
-    with pytest.raises(NotFound), old.unless_fenced(1):
+    with pytest.raises(NotFound), old.unless_fenced(Permit(1)):
         raise NotFound("gone", code="store.not_found")
     new.append(lambda state: CLAIM)
-    with pytest.raises(Conflict) as caught, old.unless_fenced(1):
+    with pytest.raises(Conflict) as caught, old.unless_fenced(Permit(1)):
         raise NotFound("gone", code="store.not_found")
     assert caught.value.code == "driver.fenced"

@@ -17,9 +17,10 @@ from slackwater.ops.forget import by_rules, forget, plan
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
-from slackwater.protocol import recovery
+from slackwater.protocol.driver import claim_driver
 from slackwater.protocol.keep import KeepRules
 from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import locate
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.pipelines import Driver, make_pipeline
@@ -43,9 +44,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def claim(pipeline: Path) -> None:
-    store = open_store(str(pipeline))
-    log = Log(store, SystemClock(), Settings())
-    recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test:1", sinks={})
+    claim_driver(locate(str(pipeline)), "test:1")
 
 
 def forget_old(pipeline: Path) -> None:
@@ -161,9 +160,8 @@ def test_a_pointer_that_says_nothing_sure_decides_nothing(tmp_path: Path, harm: 
 def test_a_driver_that_appends_meanwhile_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(tmp_path)
     driver.step()
-    store = open_store(str(driver.pipeline))
-    log = Log(store, SystemClock(), Settings())
-    get = type(store).get
+    place = locate(str(driver.pipeline))
+    get = type(place.store).get
     met: list[str] = []
 
     def late(self: object, key: str, **fields: int) -> bytes:
@@ -172,9 +170,8 @@ def test_a_driver_that_appends_meanwhile_is_no_loss(tmp_path: Path, monkeypatch:
             driver.step()
         return get(self, key, **fields)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(type(store), "get", late)
-    state = recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test:1", sinks={}).state
-    assert met and state.epoch == 2
+    monkeypatch.setattr(type(place.store), "get", late)
+    assert claim_driver(place, "test:1").state.epoch == 2 and met
 
 
 def test_a_late_pointer_of_a_driver_that_was_fenced_is_no_loss(tmp_path: Path) -> None:
@@ -187,7 +184,7 @@ def test_a_late_pointer_of_a_driver_that_was_fenced_is_no_loss(tmp_path: Path) -
     (first.pipeline / LATEST).write_bytes(stale)
     with pytest.raises(Conflict, match=r"driver\.fenced"):
         first.step()
-    assert Driver(tmp_path).checkpointer.state.epoch == 5
+    assert Driver(tmp_path).driver.state.epoch == 5
 
 
 def test_a_rollback_and_a_start_after_it_are_no_loss(tmp_path: Path) -> None:
@@ -203,9 +200,8 @@ def test_a_start_asks_for_the_pointer_once_and_only_if_it_is_there(tmp_path: Pat
     pipeline = make_pipeline(tmp_path, 2)
     counts = []
     for _ in range(2):
-        store = open_store(str(pipeline))
-        log = Log(store, SystemClock(), Settings())
-        recovery.claim(store, log, SystemClock(), pipeline="orders", driver="test:1", sinks={})
-        counts.append(store.requests.gets)
+        place = locate(str(pipeline))
+        claim_driver(place, "test:1")
+        counts.append(place.store.requests.gets)
         (pipeline / LATEST).unlink(missing_ok=True)
     assert counts == [2, 1], "one record; and the pointer"

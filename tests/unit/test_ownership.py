@@ -9,15 +9,15 @@ import pytest
 from slackwater.clock import SystemClock
 from slackwater.errors import Unsupported
 from slackwater.formats import manifest as manifests
-from slackwater.formats.change import Release
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Kind
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.program import open_pipeline
-from slackwater.protocol import recovery
+from slackwater.protocol.driver import claim_driver
 from slackwater.protocol.kinds import refuse_foreign
 from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import locate
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore
@@ -38,19 +38,19 @@ ROLES = [role for _, roles, _ in KINDS for role in roles]
 def test_a_pipeline_without_a_checkpoint_is_whose_claim_it_has_until_that_driver_ends(
     tmp_path: Path, kind: Kind, own: tuple[str, ...], code: str, role: str
 ) -> None:
-    store, clock = open_store(str(tmp_path / "orders")), SystemClock()
-    log = Log(store, clock, Settings())
+    place = locate(str(tmp_path / "orders"))
+    store, log = place.store, place.log
     assert refuse_foreign(store, log, "orders", kind) is None, "a new one is anyone's"
     # A host may be called anything.
     driver = f"keyed-program:7{role}"
-    state = recovery.claim(store, log, clock, pipeline="orders", driver=driver, sinks={}).state
+    claimed = claim_driver(place, driver)
     if role in own:
         assert refuse_foreign(store, log, "orders", kind) is None
     else:
         with pytest.raises(Unsupported, match="no checkpoint yet") as caught:
             refuse_foreign(store, log, "orders", kind)
         assert caught.value.code == code and driver in caught.value.message
-    log.append(lambda _: Release(generation=state.generation, settled=None, deleted=[]), generation=state.generation)
+    assert claimed.end() is None
     assert refuse_foreign(store, log, "orders", kind) is None
 
 

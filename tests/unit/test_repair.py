@@ -310,7 +310,7 @@ def test_what_the_target_has_staged_is_committed_first(
     with pytest.raises(SinkFailed) if len(committed) < 2 else pytest.raises(ZeroDivisionError):
         driver.step()
         raise ZeroDivisionError
-    driver.release(None)
+    driver.release()
     plan = mend(tmp_path, sinks=sinks_of(tmp_path, "a", "b"))
     assert plan.unsettled and (plan.head_epoch, plan.to_epoch) == (2, 2)
     assert state_of(driver.pipeline).settled_epoch == 1
@@ -318,7 +318,7 @@ def test_what_the_target_has_staged_is_committed_first(
     assert [sink.rows() for sink in again.sinks.values()] == [rows(0, 1)] * 2
     again.step()
     assert [sink.rows() for sink in again.sinks.values()] == [rows(0, 1, 2)] * 2
-    assert again.checkpointer.state.settled_epoch == 4
+    assert again.driver.state.settled_epoch == 4
     assert all(sink.staged() == [] for sink in again.sinks.values())
 
 
@@ -538,7 +538,7 @@ def test_a_sink_that_the_pipeline_had_once_can_be_named_to_keep(tmp_path: Path) 
     later = Driver(tmp_path, keep_last=3)
     later.step()
     later.step()
-    (later.pipeline / manifest_key(later.checkpointer.state.live[-1].checkpoint_id)).write_bytes(b"rot")
+    (later.pipeline / manifest_key(later.driver.state.live[-1].checkpoint_id)).write_bytes(b"rot")
     flip(newest(later.pipeline))
     with pytest.raises(Corrupt) as caught:
         repair(later.pipeline, sinks=sinks_of(tmp_path))

@@ -16,6 +16,7 @@ from slackwater.ops.verify import verify
 from slackwater.program import open_pipeline
 from slackwater.protocol import keep as plans
 from slackwater.protocol import state as states
+from slackwater.protocol.retention import References
 from slackwater.store import Store
 from tests.pipelines import Driver
 
@@ -50,7 +51,7 @@ def fill(root: Path, patch: pytest.MonkeyPatch) -> Driver:
 @pytest.mark.usefixtures("small")
 def test_a_full_pipeline_starts_again_once_deletes_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = fill(tmp_path, monkeypatch)
-    assert (len(full.checkpointer.state.live), len(full.checkpointer.state.retired)) == (18, 5)
+    assert (len(full.driver.state.live), len(full.driver.state.retired)) == (18, 5)
     driver = Driver(tmp_path, keep_last=3)
     for _ in range(4):
         driver.step(600)
@@ -63,7 +64,7 @@ def test_a_full_pipeline_starts_again_once_deletes_work(tmp_path: Path, monkeypa
 @pytest.mark.usefixtures("small")
 def test_a_full_pipeline_can_be_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = fill(tmp_path, monkeypatch)
-    newest = full.checkpointer.state.epoch
+    newest = full.driver.state.epoch
     assert rollback(str(full.pipeline), str(newest - 1)).epoch == newest + 1
     Driver(tmp_path, keep_last=3).step(600)
 
@@ -101,8 +102,8 @@ def test_a_savepoint_that_cannot_be_read_keeps_what_it_may_need_and_no_more(tmp_
     driver.step()
     driver.release()
     last = Driver(tmp_path, keep_last=2)
-    assert [entry.epoch for entry in last.checkpointer.state.live] == [8, 9]
-    assert last.checkpointer.state.retired == []
+    assert [entry.epoch for entry in last.driver.state.live] == [8, 9]
+    assert last.driver.state.retired == []
 
 
 def test_only_what_a_newer_checkpoint_wrote_is_surely_not_needed_by_one_that_cannot_be_read(tmp_path: Path) -> None:
@@ -122,8 +123,7 @@ def test_only_what_a_newer_checkpoint_wrote_is_surely_not_needed_by_one_that_can
             ],
         }
     )
-    driver.references._known.clear()
-    needed = driver.references.of_live(state)
+    needed = References(driver.store, driver.settings).of_live(state)
     unknown = "checkpoints/0192d3f0-7b7c-7000-8000-0123456789ab/batches/x"
     folders = [f"checkpoints/{entry.checkpoint_id}/batches/x" for entry in entries]
     assert [key in needed for key in [*folders, unknown]] == [True, True, False, True]

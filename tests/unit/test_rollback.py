@@ -147,7 +147,7 @@ def test_the_same_rollback_twice_is_one(tmp_path: Path) -> None:
     assert state_of(pipeline).epoch == 4
 
 
-POINTS = ["claim.before", "claim.after", "rollback.manifest.after", "rollback.append.after", "rollback.release.before"]
+POINTS = ["claim.before", "claim.after", "rollback.manifest.after", "rollback.append.after", "release.before"]
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -310,9 +310,9 @@ def test_a_sink_of_which_no_kept_manifest_knows_is_undone_all_the_same(tmp_path:
     rollback(str(first.pipeline), "start")
     last = Driver(tmp_path, sinks=("a", "b"), keep_last=1)
     assert last.sinks["a"].rows() == rows(0) and last.sinks["b"].rows() == []
-    assert last.checkpointer.state.settled_epoch == 3
+    assert last.driver.state.settled_epoch == 3
     last.step()
-    assert last.checkpointer.state.settled_epoch == 4
+    assert last.driver.state.settled_epoch == 4
 
 
 def test_an_undo_that_fails_is_told_as_such_and_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -623,7 +623,7 @@ def test_a_rollback_that_fails_after_its_claim_ends_on_record(tmp_path: Path, mo
     def fail(*args: Any, **fields: Any) -> None:
         raise NotFound("epoch 1 is not a live checkpoint", code="checkpoint.not_found")
 
-    monkeypatch.setattr("slackwater.protocol.rollback.roll_back", fail)
+    monkeypatch.setattr("slackwater.ops.rollback.roll_back", fail)
     with pytest.raises(NotFound, match="epoch 1 is not a live checkpoint"):
         rollback(str(pipeline), "1")
     state = state_of(pipeline)

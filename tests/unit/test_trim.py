@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -21,9 +21,13 @@ from slackwater.ops import forget
 from slackwater.ops import verify as verification
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
+from slackwater.protocol.checkpoint import CheckpointReport
+from slackwater.protocol.cut import Cut
+from slackwater.protocol.driver import claim_driver
 from slackwater.protocol.keep import KeepRules
 from slackwater.protocol.log import KEPT_RECORDS, Log, list_records
-from slackwater.protocol.retention import References, delete_old
+from slackwater.protocol.pipeline import Pipeline
+from slackwater.protocol.sinks import Attempt
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store
 from tests.golden.samples import UID
@@ -215,36 +219,52 @@ class NoDeletes(Hooked):
         raise Unavailable("deletes are denied", code="store.denied")
 
 
-def test_a_driver_trims_after_its_checkpoint(tmp_path):
-    driver = Driver(tmp_path)
-    log = claims(open_log(driver.store), 9)
-    assert delete_old(driver.store, log, driver.checkpointer, driver.references) is None
-    assert numbers(driver.store) == [8, 9, 10]
+def driver_with(store: Store, kept_records: int) -> Callable[[], CheckpointReport]:
+    """Claim, and return what makes one checkpoint of nothing after the other."""
+    log, clock = open_log(store, kept_records), SystemClock()
+    place = Pipeline(name="orders", url=store.url, store=store, log=log, clock=clock, settings=Settings(keep_last=100))
+    driver = claim_driver(place, "test")
+
+    def checkpoint() -> CheckpointReport:
+        cut = Cut(micro_batch=0, watermark_ms=0, sources={}, operators=[], files=[])
+        return driver.checkpoint(cut, Attempt(checkpoint_id=clock.checkpoint_id(), outputs={}))
+
+    return checkpoint
 
 
-def test_a_driver_goes_on_when_old_records_cannot_be_deleted(tmp_path, caplog):
-    driver = Driver(tmp_path)
-    log = claims(open_log(NoDeletes(driver.store)), 9)
-    error = delete_old(driver.store, log, driver.checkpointer, driver.references)
-    assert error is not None and error.code == "store.denied"
+def test_a_driver_trims_after_its_checkpoint(store):
+    step = driver_with(store, kept_records=3)
+    assert {step().hindrance for _ in range(9)} == {None}
+    assert numbers(store) == [8, 9, 10]
+
+
+def test_a_driver_goes_on_when_old_records_cannot_be_deleted(store, caplog):
+    step = driver_with(cast(Store, NoDeletes(store)), kept_records=8)
+    spent, hindrances = [], []
+    for _ in range(11):
+        before = store.requests.snapshot()
+        hindrances.append(step().hindrance)
+        spent.append(store.requests.snapshot() - before)
+    assert [error and error.code for error in hindrances[-4:]] == [None, "store.denied", None, "store.denied"]
     assert "old checkpoints or records were not deleted yet" in caplog.text
-    assert numbers(driver.store) == list(range(1, 11))
-    before = driver.store.requests.snapshot()
-    assert delete_old(driver.store, log, driver.checkpointer, driver.references) is None
-    assert driver.store.requests.snapshot() == before, "it is tried again only when it is due again"
+    assert numbers(store) == list(range(1, 13))
+    assert spent[-2] == spent[1], "it is tried again only when it is due again"
 
 
 def test_a_driver_that_learns_here_that_it_is_fenced_stops(tmp_path, monkeypatch):
     driver = Driver(tmp_path, keep_last=1)
-    monkeypatch.setattr(driver, "delete_retired", lambda: None)
-    driver.step()
-    driver.step()
-    assert driver.log.state is not None and driver.log.state.head is not None and driver.log.state.retired
+    with monkeypatch.context() as asleep:
+        asleep.setattr(driver.driver, "_delete_old", lambda: None)
+        driver.step()
+        driver.step()
+    head = driver.driver.state.head
+    assert head is not None and driver.driver.state.retired
     # A newer driver has taken over, and the head's manifest is not there: that one may have retired it.
     claims(open_log(driver.store), 1)
-    driver.store.delete([manifest_key(driver.log.state.head.checkpoint_id)])
+    driver.store.delete([manifest_key(head.checkpoint_id)])
+    driver.driver._references._known.clear()
     with pytest.raises(Conflict) as caught:
-        delete_old(driver.store, driver.log, driver.checkpointer, References(driver.store, driver.settings))
+        driver.driver._delete_old()
     assert caught.value.code == "driver.fenced"
 
 

@@ -49,7 +49,7 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from ..protocol.directory import remove_unfinished, write_directory  # noqa: PLC0415
     from ..protocol.kinds import whose  # noqa: PLC0415
     from ..protocol.verified_reads import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import checkpoint_location, hydrate, remove_unfinished  # noqa: PLC0415
+    from ..spark.hydrate import checkpoint_location, hydrate  # noqa: PLC0415
 
     if not directory.strip():
         raise click.BadParameter("it is empty; the folder of this process is .", param_hint="--to")
