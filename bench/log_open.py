@@ -129,6 +129,9 @@ class Dictionary:
         for key in keys:
             del self.objects[key]
 
+    def remove_unfinished(self, prefix: str) -> int:
+        return 0
+
 
 class Driver:
     """A log and its driver, which keeps ten checkpoints and deletes at once what it retires."""

@@ -325,6 +325,9 @@ class SimStore:
         self._sim.step(self._actor, f"move {source}")
         self._sim.objects[target] = self._sim.objects.pop(source)
 
+    def remove_unfinished(self, prefix: str) -> int:
+        return 0
+
 
 class SimClock:
     """One actor's clock and ids."""

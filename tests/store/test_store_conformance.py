@@ -264,6 +264,15 @@ def test_a_move_of_what_never_was_is_not_found(store: Store) -> None:
     assert store.list_folders("") == ["a"]
 
 
+def test_where_no_writer_was_killed_nothing_is_unfinished(store: Store) -> None:
+    for key in ("log/1", "log/a.0123456789abcdef.tmp", "log/deep/.a.tmp.x"):
+        store.put(key, b"whole")
+    listed, before = keys(store), store.requests.snapshot()
+    assert [store.remove_unfinished(prefix) for prefix in ("log/", "log", "", "nope/", "log/1/")] == [0] * 5
+    assert (store.requests - before) == Requests(), "a server is not asked"
+    assert keys(store) == listed
+
+
 # Not on S3: SeaweedFS still names a folder for a while after its last object went.
 @pytest.mark.parametrize("store", ["memory", "disk"], indirect=True)
 def test_a_folder_goes_with_its_last_object(store: Store) -> None:
@@ -296,6 +305,7 @@ def test_a_hostile_key_is_refused_by_every_verb(store: Store, key: str) -> None:
         lambda: store.move("there", key),
         lambda: store.list(key + "/"),
         lambda: store.list_folders(key + "/"),
+        lambda: store.remove_unfinished(key + "/"),
     ):
         with pytest.raises(InvalidInput) as caught:
             call()

@@ -35,6 +35,8 @@ class Backend(Protocol):
 
     def move(self, source: str, target: str) -> None: ...
 
+    def remove_unfinished(self, prefix: str) -> int: ...
+
 
 class _Window:
     """The part of an object that was asked for, checked against the object's size before it is read."""
@@ -129,6 +131,10 @@ class Checked:
         self.requests.add(puts=1, deletes=1)
         with translated("move", check_key(source), self.url):
             self._backend.move(source, check_key(target))
+
+    def remove_unfinished(self, prefix: str) -> int:
+        with translated("delete", prefix, self.url):
+            return self._backend.remove_unfinished(_folder(prefix))
 
 
 class CheckedDisk(Checked):

@@ -122,6 +122,16 @@ class Disk:
         for folders in sorted({_parts(key)[:-1] for key in keys}, key=len, reverse=True):
             self._prune(folders)
 
+    def remove_unfinished(self, prefix: str) -> int:
+        """Delete the hidden files that writers have made, by their names; nobody else's have such a name."""
+        try:
+            folder = self._open_folder(_parts(prefix))
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        found = list(_walk_unfinished(folder, prefix))
+        self.delete(found)
+        return len(found)
+
     def move(self, source: str, target: str) -> None:
         """Rename an object. Its bytes are synced first: whoever wrote them may not have done so."""
         *folders, name = _parts(target)

@@ -139,6 +139,10 @@ class Objects:
         else:
             self.delete([source])
 
+    def remove_unfinished(self, prefix: str) -> int:
+        """Do nothing: a server drops by itself what is not whole."""
+        return 0
+
     def _until_answered(self, ask: Callable[[], _T]) -> _T:
         """Ask again when the connection broke or the answer was cut, where obstore gives up at once.
 

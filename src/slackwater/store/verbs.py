@@ -132,6 +132,13 @@ class Store(Protocol):
     def move(self, source: str, target: str) -> None:
         """Rename an object. When the source is gone and the target is there, it was done before."""
 
+    def remove_unfinished(self, prefix: str) -> int:
+        """Remove what killed writers have left below the folder ``prefix``; return how many files went.
+
+        A writer that is at work, and whose file is removed, writes it again. Servers drop by themselves what is not
+        whole: there this does nothing.
+        """
+
 
 @runtime_checkable
 class KeepsUnfinished(Protocol):

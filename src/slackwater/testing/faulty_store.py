@@ -254,3 +254,6 @@ class _FaultyBackend:
 
     def move(self, source: str, target: str) -> None:
         self._faults.call("move", source, lambda: self._backend.move(source, target))
+
+    def remove_unfinished(self, prefix: str) -> int:
+        return self._backend.remove_unfinished(prefix)
