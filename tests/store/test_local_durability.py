@@ -15,7 +15,7 @@ import pytest
 from slackwater.errors import Unavailable
 from slackwater.store import disk, open_store
 from slackwater.store.disk import Disk
-from slackwater.store.verbs import HIDDEN, KeepsUnfinished
+from slackwater.store.verbs import HIDDEN
 
 
 class Recorder:
@@ -294,11 +294,11 @@ def test_what_a_killed_writer_leaves_is_invisible_and_in_nobodys_way(verb: str, 
     assert store.list("") == []
     assert os.listdir(tmp_path / "log") == [left], "nobody but a start may take it for a killed writer's"
 
-    assert isinstance(store, KeepsUnfinished)
-    assert store.list_unfinished("log/") == [f"log/{left}"] and store.list_unfinished("checkpoints/") == []
-    store.delete_unfinished([f"log/{left}"])
-    store.delete_unfinished([f"log/{left}"])
-    assert os.listdir(tmp_path) == []
+    assert store.remove_unfinished("checkpoints/") == 0 and store.remove_unfinished("lo/") == 0
+    assert os.listdir(tmp_path / "log") == [left]
+    assert store.remove_unfinished("log/") == 1
+    assert store.remove_unfinished("log/") == 0
+    assert os.listdir(tmp_path) == [], "and the folder that it kept from being empty"
 
 
 def test_a_leftover_of_obstore_is_invisible_too(tmp_path: Path) -> None:
@@ -325,8 +325,8 @@ def test_folders_are_told_from_objects_where_the_file_system_does_not_count_thei
     monkeypatch.setattr(disk, "os", Uncounted())
     store = open_store(str(tmp_path))
     assert store.list_names("") == ["link", "object"] and store.list_names("", after="link") == ["object"]
-    assert isinstance(store, KeepsUnfinished)
-    assert store.list_unfinished("") == ["folder/inner/.a.0123456789abcdef.tmp"]
+    assert store.remove_unfinished("") == 1
+    assert os.listdir(tmp_path / "folder") == ["object"]
 
 
 def test_a_failed_sync_of_the_folder_leaves_the_outcome_open_and_no_temporary_file(

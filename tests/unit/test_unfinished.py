@@ -14,7 +14,6 @@ from slackwater.clock import SystemClock
 from slackwater.protocol.log import Log
 from slackwater.protocol.retention import sweep
 from slackwater.store import disk, open_store
-from slackwater.store.verbs import KeepsUnfinished
 from tests.pipelines import Driver
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -59,7 +58,7 @@ def test_a_start_removes_what_a_killed_writer_has_left(tmp_path: Path, file: int
 
 def test_a_trim_removes_what_a_killed_writer_has_left_of_a_record(tmp_path: Path) -> None:
     kill(tmp_path, 2)
-    strange = tmp_path / "p" / "log" / ".notes.0123456789abcdef.tmp"
+    strange = tmp_path / "p" / "log" / ".notes.tmp"
     strange.write_bytes(b"whose is it?")
     log = Log(open_store(str(tmp_path / "p")), SystemClock(), sw.Settings())
     log.read()
@@ -69,25 +68,27 @@ def test_a_trim_removes_what_a_killed_writer_has_left_of_a_record(tmp_path: Path
         assert pipeline.epoch == 1
 
 
-def test_only_what_was_there_before_the_claim_is_removed(tmp_path: Path) -> None:
+def test_a_sweep_removes_what_a_killed_writer_has_left_and_counts_it(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     driver.step()
-    folder = driver.pipeline / "checkpoints"
-    (folder / "._latest.0123456789abcdef.tmp").write_bytes(b"a newer driver's")
-    sweep(driver.store, driver.log, driver.claimed, driver.sinks, driver.references)
-    assert len(unfinished(tmp_path)) == 1
-    Driver(tmp_path)
-    assert unfinished(tmp_path) == []
+    left = driver.pipeline / "checkpoints" / "._latest.0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    assert sweep(driver.store, driver.log, driver.claimed, driver.sinks, driver.references) == 1
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(
     "name",
     [
         ".mine.tmp",
-        ".notes.0123456789abcdef.tmp",
+        "._latest.0123456789ABCDEF.tmp",
         "._latest.0123456789abcdeg.tmp",
+        "._latest.0123456789abcde.tmp",
+        "_latest.0123456789abcdef.tmp",
+        "._latest.0123456789abcdef.tmp~",
+        f".{'x' * 33}.0123456789abcdef.tmp",
         "_latest#1",
-        "operators/.partition-0.snap.0123456789abcdef.tmp",
+        "operators/.partition-0.snap.tmp",
     ],
 )
 def test_a_hidden_file_that_is_not_ours_stays(tmp_path: Path, name: str) -> None:
@@ -104,16 +105,15 @@ def test_a_writer_whose_file_is_removed_writes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str, call: str
 ) -> None:
     store = open_store(str(tmp_path))
-    removed: list[str] = []
-    assert isinstance(store, KeepsUnfinished)
+    removed: list[int] = []
 
     class Slow:
         """The file is removed right before one call, once."""
 
         def __getattr__(self, name: str) -> object:
-            if name == call and not removed and isinstance(store, KeepsUnfinished):
-                removed.extend(store.list_unfinished("log/"))
-                store.delete_unfinished(removed)
+            if name == call and not removed:
+                removed.append(0)  # what is removed is removed by the same call
+                removed.append(store.remove_unfinished("log/"))
             return getattr(os, name)
 
     def listed(prefix: str) -> list[str]:
@@ -122,16 +122,6 @@ def test_a_writer_whose_file_is_removed_writes_it_again(
     monkeypatch.setattr(disk, "os", Slow())
     answer = getattr(store, verb)("log/00000000000000000001.json", b"whole")
     monkeypatch.undo()
-    assert len(removed) == 1 and answer in (None, True), "it was this writer that has created it"
+    assert removed == [0, 1] and answer in (None, True), "it was this writer that has created it"
     assert store.get("log/00000000000000000001.json") == b"whole"
     assert listed("") == ["log/00000000000000000001.json"] and unfinished(tmp_path) == []
-
-
-def test_only_unfinished_files_are_deleted_as_such(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    assert isinstance(store, KeepsUnfinished)
-    store.put("log/1", b"")
-    for key in ("log/1", "../.1.0123456789abcdef.tmp", "log/.x.tmp"):
-        with pytest.raises(sw.InvalidInput):
-            store.delete_unfinished([key])
-    assert [entry.key for entry in store.list("")] == ["log/1"]

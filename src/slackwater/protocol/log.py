@@ -19,7 +19,7 @@ from ..formats.keys import LOG, parse_record_name, record_key, record_name
 from ..formats.record import Record
 from ..formats.state import LiveCheckpoint, State
 from ..settings import Settings
-from ..store import KeepsUnfinished, Store, finished_key
+from ..store import Store
 from .log_damage import Lost, explain, look_back, read_record
 
 # Chosen anew on every try: what to append on this state, or None when there is nothing left to do.
@@ -128,10 +128,7 @@ class Log:
         if old:
             self._store.delete([record_key(number) for number in old])
             reach("trim.after")
-        if isinstance(self._store, KeepsUnfinished):
-            # A writer that is still at one of these finds it gone, and writes it again.
-            unfinished = self._store.list_unfinished(LOG)
-            self._store.delete_unfinished([key for key in unfinished if _is_record(finished_key(key))])
+        self._store.remove_unfinished(LOG)
         return len(old)
 
     def trim_if_due(self) -> int:
@@ -237,10 +234,6 @@ class Log:
         if not number:
             self._trimmed_at = (highest or 0) - len(newer) + self.kept_records
         return highest
-
-
-def _is_record(key: str) -> bool:
-    return parse_record_name(key.removeprefix(LOG)) is not None
 
 
 def list_records(store: Store) -> list[int]:

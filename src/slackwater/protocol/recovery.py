@@ -24,7 +24,7 @@ from ..formats.manifest import Manifest
 from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
 from ..ops.refs import UNDONE, LeftOut
 from ..settings import Settings
-from ..store import KeepsUnfinished, Store
+from ..store import Store
 from .artifacts import Holdings, Write, get_artifacts
 from .checkpoint import CommittingSink, drive_sinks, find_absent
 from .latest import refuse_lost_records
@@ -41,7 +41,6 @@ class Survey(msgspec.Struct, frozen=True):
 
     keys: list[str]
     attempts: dict[str, list[str]]
-    unfinished: list[str] = []
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,9 +73,7 @@ def claim(
     for name, sink in sinks.items():
         sink.bind(pipeline, name, uid)
     attempts = {name: sink.staged() for name, sink in sinks.items()} if state else {}
-    # Those of the log are the trim's: one listing less for each start.
-    unfinished = store.list_unfinished(CHECKPOINTS) if isinstance(store, KeepsUnfinished) else []
-    survey = Survey(keys, attempts, unfinished)
+    survey = Survey(keys, attempts)
     reach("claim.before")
     state = log.append(lambda _state: Claim(uid=uid, driver=driver))
     reach("claim.after")

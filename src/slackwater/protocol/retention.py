@@ -16,11 +16,11 @@ import msgspec
 
 from ..errors import Conflict, Corrupt, SlackwaterError
 from ..failpoints import reach
-from ..formats.keys import LATEST, checkpoint_folder, manifest_key, parse_key
+from ..formats.keys import CHECKPOINTS, LATEST, checkpoint_folder, manifest_key, parse_key
 from ..formats.manifest import references
 from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State, require_current
 from ..settings import Settings
-from ..store import KeepsUnfinished, Store, finished_key
+from ..store import Store
 from .artifacts import in_parallel
 from .checkpoint import Checkpointer, CommittingSink
 from .log import Log
@@ -152,11 +152,8 @@ def sweep(store: Store, log: Log, claimed: Claimed, sinks: Mapping[str, Committi
                 needed.keys.update(references.of(entry))
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
-    # Who was killed never finishes them; who is at work, like somebody who makes a savepoint, writes them again.
-    unfinished = [key for key in survey.unfinished if _is_ours(finished_key(key))]
-    if isinstance(store, KeepsUnfinished):
-        store.delete_unfinished(unfinished)
-    count += len(strays) + len(unfinished)
+    # Those of the log are the trim's: one listing less for each start.
+    count += len(strays) + store.remove_unfinished(CHECKPOINTS)
     reach("sweep.after")
     return count
 
