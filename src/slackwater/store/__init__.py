@@ -8,18 +8,16 @@ because it must be durable. Never fork a process that has used obstore: the chil
 from __future__ import annotations
 
 from .opening import local_folder, open_store
-from .verbs import Buffer, KeepsUnfinished, Listed, Listing, Names, Requests, Store, Stream, finished_key
+from .verbs import Buffer, Listed, Listing, Names, Requests, Store, Stream
 
 __all__ = [
     "Buffer",
-    "KeepsUnfinished",
     "Listed",
     "Listing",
     "Names",
     "Requests",
     "Store",
     "Stream",
-    "finished_key",
     "local_folder",
     "open_store",
 ]

@@ -10,7 +10,7 @@ from ..errors import Corrupt, InvalidInput
 from .disk import Disk
 from .objects import ONE_PUT_BYTES, PAGE, PART_BYTES
 from .translation import translated
-from .verbs import UNFINISHED, Buffer, Listed, Listing, Names, Requests, Stream, check_key, size_of
+from .verbs import Buffer, Listed, Listing, Names, Requests, Stream, check_key, size_of
 
 
 class Backend(Protocol):
@@ -138,7 +138,7 @@ class Checked:
 
 
 class CheckedDisk(Checked):
-    """A folder on disk, in which a killed writer leaves files that are no objects."""
+    """A folder on disk, whose names can be listed without asking for sizes."""
 
     def __init__(self, url: str, disk: Disk) -> None:
         super().__init__(url, disk)
@@ -149,20 +149,6 @@ class CheckedDisk(Checked):
             names = self._disk.list_names(_folder(prefix), after)
         self.requests.add(lists=_pages(names))
         return sorted(names)
-
-    def list_unfinished(self, prefix: str) -> Names:
-        with translated("list", prefix, self.url):
-            return sorted(self._disk.list_unfinished(_folder(prefix)))
-
-    def delete_unfinished(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            folder, _, name = key.rpartition("/")
-            check_key(folder)
-            if not UNFINISHED.fullmatch(name):
-                raise InvalidInput(f"{key[:200]!r} is no unfinished file", code="store.bad_key")
-        if keys:
-            with translated("delete", keys[0], self.url):
-                self._disk.delete(keys)
 
 
 def _folder(prefix: str) -> str:

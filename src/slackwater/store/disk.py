@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import stat
 import threading
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from .verbs import HIDDEN, UNFINISHED, Buffer
+from .verbs import HIDDEN, Buffer
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -26,6 +27,8 @@ _LINKS_REFUSED = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
 # How often a folder may be pruned by somebody else just before a file is made in it.
 _LOST_RACES = 100
 _MAX_KNOWN = 10_000
+# A file that is not whole yet, or that a killed writer has left; `_written` makes the names.
+_UNFINISHED = re.compile(r"\..{1,32}\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 _T = TypeVar("_T")
 
@@ -105,14 +108,6 @@ class Disk:
             return []
         with _closing(folder), os.scandir(folder) as entries:
             return _visible([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
-
-    def list_unfinished(self, prefix: str) -> Sequence[str]:
-        """List the files that a writer is at, or has left when it was killed."""
-        try:
-            folder = self._open_folder(_parts(prefix))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return list(_walk_unfinished(folder, prefix))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects, and the folders that are empty then. After a power failure some may be back."""
@@ -347,7 +342,7 @@ def _walk_unfinished(folder: int, prefix: str) -> Iterator[str]:
         with os.scandir(folder) as entries:
             is_folder = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         for name, inside in is_folder.items():
-            if not inside and name[0] == "." and UNFINISHED.fullmatch(name):
+            if not inside and name[0] == "." and _UNFINISHED.fullmatch(name):
                 yield prefix + name
         for name in _visible([name for name, inside in is_folder.items() if inside]):
             with suppress(FileNotFoundError):

@@ -6,7 +6,7 @@ import re
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import msgspec
 
@@ -15,21 +15,6 @@ from ..errors import InvalidInput
 Buffer = bytes | bytearray | memoryview
 # Names that no object has: our unfinished files, and those of obstore and delta-rs, which may share a folder on disk.
 HIDDEN = re.compile(r"\..*\.tmp|[^#]*#(?:.*#)?[0-9]+", re.DOTALL)
-
-
-# A file of ours on disk that is not whole yet, or that a killed writer has left: what it was to be is in its name.
-UNFINISHED = re.compile(r"\.(.{1,32})\.[0-9a-f]{16}\.tmp", re.DOTALL)
-
-
-def finished_key(key: str) -> str:
-    """Name the object that an unfinished file was to be.
-
-    >>> finished_key("log/.00000000000000000001.json.0123456789abcdef.tmp")
-    'log/00000000000000000001.json'
-    """
-    folder, _, name = key.rpartition("/")
-    named = UNFINISHED.fullmatch(name)
-    return f"{folder}/{named[1] if named else name}"
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -138,20 +123,6 @@ class Store(Protocol):
         A writer that is at work, and whose file is removed, writes it again. Servers drop by themselves what is not
         whole: there this does nothing.
         """
-
-
-@runtime_checkable
-class KeepsUnfinished(Protocol):
-    """A store in which a killed writer leaves files that are no objects; servers drop what is not whole by themselves.
-
-    One that is at work, and whose file is deleted, writes it again.
-    """
-
-    def list_unfinished(self, prefix: str) -> Names:
-        """List the unfinished files below the folder ``prefix``."""
-
-    def delete_unfinished(self, keys: Sequence[str]) -> None:
-        """Delete unfinished files. One that is missing is fine."""
 
 
 def check_key(key: str) -> str:
