@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from ..protocol.recovery import restore
 from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store
-from ..store.files import remove_folder, sync_folder
+from ..store.files import remove_folder, sync_folder, write_file
 from .capture import STATE, check_keyed, folder_of
 from .format import DESCRIPTION_FILE
 
@@ -52,10 +51,7 @@ def write_checkpoint(store: Store, manifest: Manifest, directory: Path, settings
     def write(path: str, parts: Iterator[bytes]) -> None:
         target = directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(target, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(target, parts)
         folders.add(target.parent)
 
     directory.mkdir(parents=True)
