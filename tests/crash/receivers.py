@@ -120,4 +120,4 @@ class Collector:
             self.rows += [message.content for message in chunk]
         if cover:
             covered = Covered(inbox=published.inbox, position=len(self.rows), pipeline=32 * "a")
-            replace_document(self._folder / COVERED_FILE, documents.encode(covered), durably=True)
+            replace_document(self._folder / COVERED_FILE, documents.encode(covered))

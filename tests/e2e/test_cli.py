@@ -19,7 +19,6 @@ import pytest
 from slackwater.cli.pipelines import command as pipelines_command
 from slackwater.formats.keys import LATEST, record_key
 from slackwater.ops.pipelines import read_pipeline
-from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.log import Log
 from slackwater.testing.faulty_store import Fault, Faults

@@ -180,9 +180,10 @@ def test_memory_is_bounded_whatever_length_is_said_and_however_small_messages_ar
 
 def test_a_request_that_waits_for_the_disk_is_held_once(tmp_path, monkeypatch):
     inbox, requests, lines = Inbox(tmp_path / "inbox"), 4, 40
-    written, write = threading.Event(), Rocks.write
+    writing, written, write = threading.Event(), threading.Event(), Rocks.write
 
     def wait(rocks: Rocks, *args: Any, **options: Any) -> None:
+        writing.set()
         written.wait(PATIENCE_S)
         write(rocks, *args, **options)
 
@@ -201,7 +202,10 @@ def test_a_request_that_waits_for_the_disk_is_held_once(tmp_path, monkeypatch):
         await app(scope, receive, note)  # type: ignore[arg-type]
 
     async def main() -> int:
-        sending = [asyncio.create_task(send(number)) for number in range(requests)]
+        sending = [asyncio.create_task(send(0))]
+        while not writing.is_set():  # alone, or its group would be two of them
+            await asyncio.sleep(0.01)
+        sending += [asyncio.create_task(send(number)) for number in range(1, requests)]
         while inbox._waiting_bytes < requests * lines * 100_000:
             await asyncio.sleep(0.01)
         held, _ = tracemalloc.get_traced_memory()
@@ -233,7 +237,7 @@ def test_only_a_full_disk_is_answered_507_whatever_the_folder_is_called(tmp_path
         assert answer("Disk quota exceeded") == 507
         monkeypatch.setattr(os, "replace", partial(_fail, errno.ENOSPC))
         with pytest.raises(Unavailable) as caught:
-            replace_document(tmp_path / "position.json", b"", durably=False)
+            replace_document(tmp_path / "position.json", b"")
         assert HttpReceiver(inbox)._refuse(caught.value).status_code == 507
     finally:
         monkeypatch.undo()

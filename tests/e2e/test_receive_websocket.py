@@ -68,7 +68,7 @@ def kept(folder: Path) -> list[Any]:
 def cover(inbox: Inbox, position: int) -> None:
     """Say what a pipeline says that has a checkpoint up to a position."""
     covered = Covered(inbox=inbox.description.uid, position=position, pipeline=32 * "a")
-    replace_document(inbox.folder / COVERED_FILE, documents.encode(covered), durably=False)
+    replace_document(inbox.folder / COVERED_FILE, documents.encode(covered))
 
 
 @pytest.mark.parametrize("path", [("nope",), ("seq",)])

@@ -11,7 +11,6 @@ import pytest
 
 from slackwater.errors import Corrupt, NotFound, SlackwaterError, Unavailable
 from slackwater.formats.keys import LATEST
-from slackwater.ops.pipelines import read_pipeline
 from slackwater.formats.manifest import references
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify

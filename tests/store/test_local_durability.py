@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Unavailable
-from slackwater.store import disk, open_store
+from slackwater.store import disk, files, open_store
 from slackwater.store.disk import Disk
 from slackwater.store.verbs import HIDDEN
 
@@ -132,7 +132,8 @@ def violations(events: list[tuple[Any, ...]], base: Path, safe: set[str]) -> lis
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr("slackwater.store.disk.os", recorder)
+    for module in (disk, files):
+        monkeypatch.setattr(module, "os", recorder)
     return recorder
 
 
@@ -267,13 +268,13 @@ def test_the_calls_of_a_write_come_in_this_order(verb, publication, recorder, tm
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 KILLED = """
 import os, signal, stat, sys
-from slackwater.store import disk, open_store
+from slackwater.store import files, open_store
 class Dying:
     def __getattr__(self, name): return getattr(os, name)
     def fsync(self, descriptor):
         if stat.S_ISREG(os.fstat(descriptor).st_mode): os.kill(os.getpid(), signal.SIGKILL)
         os.fsync(descriptor)
-disk.os = Dying()
+files.os = Dying()
 getattr(open_store(sys.argv[1]), sys.argv[2])("log/1", b"half")
 """
 

@@ -23,7 +23,7 @@ import pytest
 
 from slackwater.errors import InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 from slackwater.settings import Settings
-from slackwater.store import Store, disk, local_folder, open_store
+from slackwater.store import Store, disk, files, local_folder, open_store
 from slackwater.store.verbs import HIDDEN
 from tests.services import seaweed
 
@@ -156,7 +156,8 @@ def test_a_failing_disk_is_named_and_nothing_half_written_stays(
     store = open_store(str(tmp_path))
     store.put("old/key", b"old")
     with monkeypatch.context() as patch, pytest.raises(SlackwaterError) as caught:
-        patch.setattr(disk, "os", Failing(call, number))
+        for module in (disk, files):
+            patch.setattr(module, "os", Failing(call, number))
         getattr(store, verb)("new/key" if call == "mkdir" else "old/key", b"new")
     assert (type(caught.value), caught.value.code) == (kind, code)
     assert caught.value.hint

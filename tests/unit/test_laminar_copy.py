@@ -16,12 +16,6 @@ from slackwater.ops.import_ import copy_in
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.artifacts import get_artifacts
-from slackwater.protocol.log import Log
-from slackwater.protocol.pipeline import Pipeline
-from slackwater.protocol.recovery import claim
-from slackwater.ops.pipelines import read_pipeline
-from slackwater.ops.verify import verify
-from slackwater.protocol.artifacts import get_artifacts
 from slackwater.protocol.driver import claim_driver
 from slackwater.protocol.pipeline import Pipeline, locate
 from slackwater.protocol.verified_reads import load_manifest

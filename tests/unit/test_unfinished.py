@@ -21,7 +21,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 KILLED = """
 import os, signal, stat, sys
 import slackwater as sw
-from slackwater.store import disk
+from slackwater.store import files
 class Dying:
     left = int(sys.argv[2])
     def __getattr__(self, name): return getattr(os, name)
@@ -33,7 +33,7 @@ class Dying:
 pipeline = sw.open_pipeline(sys.argv[1], "p", settings=sw.Settings(object_min_bytes=1000))
 state = {"large": {0: b"1" * 100_000}, "small": {0: b"1"}}
 pipeline.checkpoint(offsets={}, state=state)
-disk.os = Dying()
+files.os = Dying()
 pipeline.checkpoint(offsets={}, state={name: {0: held[0] + b"2"} for name, held in state.items()})
 """
 

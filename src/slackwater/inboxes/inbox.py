@@ -88,7 +88,7 @@ class Inbox:
             self._untold = False
             self._published_at = self._looked_at = self._clock.monotonic()
             self._synced_published, self._synced_at = self._published, self._clock.monotonic()
-            replace_document(folder / PUBLISHED_FILE, documents.encode(self._published), durably=True)
+            replace_document(folder / PUBLISHED_FILE, documents.encode(self._published))
             reach("inbox.open.after")
         except BaseException:
             self._close_rocks()

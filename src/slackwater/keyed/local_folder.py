@@ -6,7 +6,6 @@ given way; ``cut/``, which is being checkpointed. ``FOLDER`` names the folder in
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -23,6 +22,8 @@ from ..settings import Settings
 from ..store import Store
 from ..store.files import make_folder, remove_folder, sync_folder
 from .capture import STATE, check_restored, folder_of
+from ..store.files import make_folder, remove_folder, sync_folder, write_file
+from .capture import STATE, folder_of
 from .format import DESCRIPTION_FILE, Lineage
 from .state import KeyedState
 
@@ -154,10 +155,7 @@ def _read_token(path: Path) -> str | None:
 
 def _make_token(path: Path, clock: Clock) -> str:
     token, unnamed = clock.random_id()[:16], path.with_name(_UNNAMED)
-    with open(unnamed, "w", encoding="ascii") as file:
-        file.write(token)
-        file.flush()
-        os.fsync(file.fileno())
+    write_file(unnamed, [token.encode()])
     unnamed.rename(path)
     sync_folder(path.parent)
     return token

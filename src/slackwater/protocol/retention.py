@@ -147,6 +147,7 @@ def sweep(
                 needed.keys.update(references.of(entry))
         strays = [key for key in strays if key not in needed]
     store.delete(strays)
+    # Those of the log are the trim's: one listing less for each start.
     count += len(strays) + store.remove_unfinished(CHECKPOINTS)
     reach("sweep.after")
     return count

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from ..errors import Corrupt
+from ..store.files import sync
 from .wal import find_end
 
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
@@ -56,4 +57,4 @@ def cut_torn_write(folder: Path) -> None:
                 )
             with open(log, "r+b") as opened:
                 opened.truncate(end)
-                os.fsync(opened.fileno())
+                sync(opened.fileno())

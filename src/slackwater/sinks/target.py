@@ -18,6 +18,7 @@ from ..errors import Conflict, InvalidInput, Unavailable
 from ..parallel import in_parallel
 from ..settings import MIB, Settings
 from ..store import Store, Stream, local_folder, open_store
+from ..store.files import sync_file, sync_folder
 from ..store.opening import allow_http
 from ..store.translation import bad_option
 
@@ -92,10 +93,17 @@ class Target:
             return
         with self.disk_errors():
             paths = [self.local / key for key in files]
-            in_parallel([partial(_sync, path, may_be_gone) for path in paths], CONCURRENCY)
+            gone: tuple[type[OSError], ...] = (FileNotFoundError,) if may_be_gone else ()
+
+            def sync(path: Path) -> None:
+                with suppress(*gone):
+                    sync_file(path)
+
+            in_parallel([partial(sync, path) for path in paths], CONCURRENCY)
             path = self.local / folder
             while True:
-                _sync(path, may_be_gone=True)  # pruned, when its last object went
+                with suppress(FileNotFoundError):  # pruned, when its last object went
+                    sync_folder(path)
                 if path == self.local:
                     return
                 path = path.parent
@@ -213,16 +221,3 @@ def shared(taken: str) -> InvalidInput:
         code="sink.shared",
         hint="make a sink object of its own for each .to(…) of each pipeline; they may have one address",
     )
-
-
-def _sync(path: Path, may_be_gone: bool) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        if may_be_gone:
-            return
-        raise
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

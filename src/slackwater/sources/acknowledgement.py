@@ -78,7 +78,7 @@ class Acknowledgements:
         covered = read_covered(folder)
         if covered is None or covered.position < position:
             document = Covered(inbox=inbox, position=position, pipeline=state.uid)
-            replace_document(folder / COVERED_FILE, documents.encode(document), durably=True)
+            replace_document(folder / COVERED_FILE, documents.encode(document))
             reach("acknowledge.after")
         self._said[inbox] = position
 

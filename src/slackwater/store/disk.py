@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
+from .files import sync
 from .verbs import HIDDEN, Buffer
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -66,7 +67,7 @@ class Disk:
         def publish(folder: int) -> None:
             with _written(folder, name, buffers) as temporary:
                 os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-                os.fsync(folder)
+                sync(folder)
 
         self._in_made_folder(tuple(folders), publish)
 
@@ -79,7 +80,7 @@ class Disk:
                 created = _link(temporary, name, folder)
                 with suppress(FileNotFoundError):  # a start takes it for a killed writer's
                     os.unlink(temporary, dir_fd=folder)
-                os.fsync(folder)
+                sync(folder)
             return created
 
         return self._in_made_folder(tuple(folders), publish)
@@ -135,10 +136,10 @@ class Disk:
             with self._folder_of(source) as (folder, old):
                 file = os.open(old, _READ, dir_fd=folder)
                 with _closing(file):
-                    os.fsync(file)
+                    sync(file)
                 os.rename(old, name, src_dir_fd=folder, dst_dir_fd=into)
-                os.fsync(into)
-                os.fsync(folder)
+                sync(into)
+                sync(folder)
 
         try:
             if self._exists(source):  # else no folder is made for it
@@ -151,7 +152,7 @@ class Disk:
         # Moved before, perhaps by somebody who died before syncing.
         with self._folder_of(target) as (folder, taken):
             os.stat(taken, dir_fd=folder, follow_symlinks=False)
-            os.fsync(folder)
+            sync(folder)
 
     def _exists(self, key: str) -> bool:
         try:
@@ -206,7 +207,7 @@ class Disk:
         with self._folders_lock:
             with suppress(FileExistsError):
                 os.mkdir(folders[-1], dir_fd=parent)
-            os.fsync(parent)
+            sync(parent)
             if len(self._known) >= _MAX_KNOWN:
                 self._known.clear()
             self._known.add(folders)
@@ -227,7 +228,7 @@ class Disk:
                 raise
             parent_folder = os.open(os.path.dirname(path), _FOLDER)
             with _closing(parent_folder):
-                os.fsync(parent_folder)
+                sync(parent_folder)
 
     def _prune(self, folders: tuple[str, ...]) -> None:
         """Remove a folder and those above it, as far as they are empty; never the root."""
@@ -280,7 +281,7 @@ def _written(folder: int, name: str, buffers: Iterable[Buffer]) -> Iterator[str]
     try:
         with _closing(file):
             _write(file, buffers)
-            os.fsync(file)
+            sync(file)
         yield temporary
     except BaseException:
         with suppress(OSError):
