@@ -13,7 +13,7 @@ from slackwater.laminar.findings import fatal
 from slackwater.laminar.folder import Folder, load_content, open_folder, resolve
 from slackwater.laminar.verification import FolderVerification, fetch, findings_of, verify_folder
 from slackwater.store import open_store
-from tests.golden.seeds_batches import VERSION_1, VERSION_2
+from tests.golden.laminar_batches import VERSION_1, VERSION_2
 from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1, v1_folder, v2, v2_folder, write
 from tests.pipelines import make_pipeline
 

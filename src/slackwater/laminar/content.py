@@ -1,4 +1,4 @@
-"""What a checkpoint of the seeds holds, in our terms."""
+"""What a checkpoint of LaminarDB holds, in our terms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_COUNT = 2**53 - 1
 class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one partition, or one link of its chain: inline, or at an offset of an object of the folder.
 
-    ``path`` is its name among the files of a checkpoint of ours; ``checkpoint`` is the seed's id of whoever wrote it.
+    ``path`` is its name among the files of a checkpoint of ours; ``checkpoint`` is LaminarDB's id of whoever wrote it.
     """
 
     operator: str
@@ -33,7 +33,7 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of the seeds. Its pieces are in order: by operator, by partition, each from its snapshot on."""
+    """A checkpoint of LaminarDB. Its pieces are in order: by operator, by partition, each from its snapshot on."""
 
     origin: Origin
     watermark_ms: int
@@ -95,7 +95,7 @@ def check_watermark(value: int | None, findings: Findings) -> None:
 
 
 def check_names(names: Iterable[str], where: str, findings: Findings) -> None:
-    """Names become one component of a path each; a seed's are joined as they are (A10)."""
+    """Names become one component of a path each; LaminarDB's are joined as they are (A10)."""
     for name in names:
         try:
             fits = bool(format_name(name)) and len(name) <= 200
@@ -121,7 +121,7 @@ _WITHOUT_TOPIC = re.compile(r"partition-[0-9]+")
 
 
 def check_offsets(source_type: str, offsets: Mapping[str, str], where: str, findings: Findings) -> None:
-    """Two spellings of Kafka's partitions exist: the seeds' documents leave the topic out, connectors do not (C13)."""
+    """Two spellings of Kafka's partitions exist: LaminarDB's documents leave the topic out, connectors do not (C13)."""
     if source_type == "kafka" and any(_WITHOUT_TOPIC.fullmatch(key) for key in offsets):
         findings.note(
             "the keys do not name the topic; they are carried on as they are",
@@ -131,7 +131,7 @@ def check_offsets(source_type: str, offsets: Mapping[str, str], where: str, find
 
 
 def unprotected(findings: Findings) -> None:
-    """Nothing vouches for a seed's manifest itself (A8, C4): every one has this finding."""
+    """Nothing vouches for LaminarDB's manifest itself (A8, C4): every one has this finding."""
     findings.warn(
         "the manifest has no digest: a changed offset, watermark or inline byte cannot be noticed",
         code="seed.no_self_digest",

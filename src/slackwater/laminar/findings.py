@@ -1,4 +1,4 @@
-"""Findings: what is wrong with a document of the seeds that could be read all the same."""
+"""Findings: what is wrong with a document of LaminarDB that could be read all the same."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
 _MAX_POINTER_BYTES = 4096
 
 
-class SeedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+class LaminarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint of the folder. Without a document it could not be read, and its one finding says why."""
 
     place: Place
@@ -51,13 +51,13 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     store: Store
     sizes: dict[str, int]
-    checkpoints: list[SeedCheckpoint]
+    checkpoints: list[LaminarCheckpoint]
     batches: dict[str, int]
     latest: str | None
     findings: list[Finding]
 
     @property
-    def newest(self) -> SeedCheckpoint:
+    def newest(self) -> LaminarCheckpoint:
         """The one with the greatest epoch: neither a pointer nor an id decides that."""
         return self.checkpoints[-1]
 
@@ -93,7 +93,7 @@ def open_folder(store: Store) -> Folder | None:
     )
 
 
-def resolve(folder: Folder, ref: str) -> SeedCheckpoint:
+def resolve(folder: Folder, ref: str) -> LaminarCheckpoint:
     """Find a checkpoint by ``latest``, by its epoch, or by its id or the beginning of it."""
     if not folder.checkpoints:
         raise NotFound(f"{folder.url} holds batches and no checkpoint", code="checkpoint.not_found")
@@ -125,8 +125,8 @@ def _once(places: list[Place]) -> list[Place]:
     return list(kept.values())
 
 
-def _load(store: Store, place: Place, sizes: dict[str, int]) -> SeedCheckpoint | None:
-    """Load one checkpoint; None when its document is no seed's after all."""
+def _load(store: Store, place: Place, sizes: dict[str, int]) -> LaminarCheckpoint | None:
+    """Load one checkpoint; None when its document is none of LaminarDB's."""
     findings, kind, data = Findings(), place.kind, b""
     try:
         data = store.get(place.document, max_bytes=serde.MAX_DOCUMENT_BYTES)
@@ -207,7 +207,9 @@ def artifact_key(
     return alone if not place.name and alone in sizes else None
 
 
-def _describe(place: Place, kind: Kind, document: Document | None, data: bytes, findings: Findings) -> SeedCheckpoint:
+def _describe(
+    place: Place, kind: Kind, document: Document | None, data: bytes, findings: Findings
+) -> LaminarCheckpoint:
     facts: dict[str, Any] = {"checkpoint_id": place.name, "epoch": None, "created_at_ms": None}
     facts |= {"size_bytes": None, "parent_id": None}
     if isinstance(document, CheckpointManifestV2):
@@ -221,7 +223,7 @@ def _describe(place: Place, kind: Kind, document: Document | None, data: bytes, 
         parent = None if document.parent_id is None else str(document.parent_id)
         facts = {"checkpoint_id": str(document.id), "epoch": document.epoch, "parent_id": parent}
         facts |= {"created_at_ms": 1000 * document.timestamp, "size_bytes": document.size_bytes}
-    return SeedCheckpoint(
+    return LaminarCheckpoint(
         place=place,
         kind=kind,
         document=document,
@@ -255,7 +257,7 @@ def _check_forms(store: Store, found: Surveyed, findings: Findings) -> None:
     defective = sum(place.form == "defective" for place in found.places)
     if defective:
         findings.note(
-            f"{defective} of the checkpoints lie beside their folders: the seed joins paths without a slash",
+            f"{defective} of the checkpoints lie beside their folders: LaminarDB joins paths without a slash",
             code="seed.defective_paths",
             where="/",
         )
@@ -272,7 +274,7 @@ def _check_strays(found: Surveyed, findings: Findings) -> None:
         findings.warn("the checkpoint was begun and has no document", code="seed.partial", where=name)
 
 
-def _read_latest(store: Store, found: Surveyed, checkpoints: list[SeedCheckpoint], findings: Findings) -> str | None:
+def _read_latest(store: Store, found: Surveyed, checkpoints: list[LaminarCheckpoint], findings: Findings) -> str | None:
     """Read the pointer, strictly, as a hint: what it says is compared with what is there, and decides nothing (B8)."""
     latest = None
     for key in found.pointers:
@@ -291,14 +293,14 @@ def _read_latest(store: Store, found: Surveyed, checkpoints: list[SeedCheckpoint
     return latest
 
 
-def read_sidecar(folder: Folder, checkpoint: SeedCheckpoint) -> bytes:
+def read_sidecar(folder: Folder, checkpoint: LaminarCheckpoint) -> bytes:
     """Read ``state.bin`` whole: its digest covers all of it or nothing (C5)."""
     if not isinstance(checkpoint.document, CheckpointManifest) or not manifest_v1.has_sidecar(checkpoint.document):
         return b""
     return folder.store.get(checkpoint.place.sidecar, max_bytes=manifest_v1.MAX_SIDECAR_BYTES)
 
 
-def chain_of(folder: Folder, checkpoint: SeedCheckpoint) -> list[SeedCheckpoint]:
+def chain_of(folder: Folder, checkpoint: LaminarCheckpoint) -> list[LaminarCheckpoint]:
     """Follow the parents as far as deltas lead back; each must be there, older, and without a fatal finding."""
     by_id = {c.checkpoint_id: c for c in folder.checkpoints if c.kind == "v2"}
     chain = [checkpoint]
@@ -317,7 +319,7 @@ def chain_of(folder: Folder, checkpoint: SeedCheckpoint) -> list[SeedCheckpoint]
     return chain
 
 
-def load_content(folder: Folder, checkpoint: SeedCheckpoint) -> Content:
+def load_content(folder: Folder, checkpoint: LaminarCheckpoint) -> Content:
     """Say in our terms what a checkpoint holds; refuse one with a fatal finding."""
     refuse_fatal([*folder.findings, *checkpoint.findings], f"checkpoint {checkpoint.checkpoint_id}")
     document = checkpoint.document

@@ -1,4 +1,4 @@
-"""An incremental checkpoint of the seeds (``incremental/manager.rs``): ``metadata.json``, and perhaps ``state.bin``."""
+"""An incremental checkpoint of LaminarDB (``incremental/manager.rs``): ``metadata.json``, and perhaps ``state.bin``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .serde import FLAG, I64, TEXT, U64, Many, Maybe, Pairs, Shape
 
 
 class IncrementalCheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of an incremental checkpoint, field by field as in the seed; ``timestamp`` is in seconds."""
+    """Metadata of an incremental checkpoint, field by field as in LaminarDB; ``timestamp`` is in seconds."""
 
     id: int
     epoch: int
@@ -51,7 +51,7 @@ def decode(data: bytes) -> tuple[IncrementalCheckpointMetadata, Findings]:
 
 
 def encode(metadata: IncrementalCheckpointMetadata) -> bytes:
-    """Encode to the bytes that the seed's ``to_json`` gives for maps in this order."""
+    """Encode to the bytes that LaminarDB's ``to_json`` gives for maps in this order."""
     return serde.encode(metadata, _METADATA)
 
 
@@ -61,7 +61,7 @@ def validate(metadata: IncrementalCheckpointMetadata, findings: Findings) -> Non
     check_count(metadata.epoch, "epoch", findings)
     check_time(metadata.timestamp, "timestamp", findings)
     check_watermark(metadata.watermark, findings)
-    # The seed has no digest of state.bin anywhere (E6), and keeps nothing but metadata in most of its folders (E1).
+    # LaminarDB has no digest of state.bin anywhere (E6), and keeps nothing but metadata in most of its folders (E1).
     findings.fatal(
         "nothing says what the bytes of state.bin must be, so they cannot be verified",
         code="seed.no_digest",

@@ -1,4 +1,4 @@
-"""LCB1 versions 1 and 2 of the seeds (``checkpoint_batcher.rs``): read strictly, version 2 written.
+"""LCB1 versions 1 and 2 of LaminarDB (``checkpoint_batcher.rs``): read strictly, version 2 written.
 
 Version 1 has no checksum at all, so it is read only when the caller says so. Sizes are bounded, and compared with each
 other, before anything is allocated; entries and body must be used up exactly.
@@ -18,7 +18,7 @@ from ..formats.batch import MAGIC
 from .findings import Findings
 
 VERSION = 2
-# The seed's own threshold for a flush, before compression.
+# LaminarDB's own threshold for a flush, before compression.
 DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 
@@ -29,14 +29,14 @@ HEADER_BYTES = _HEAD.size + _SIZE.size
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The entries of a batch in its order. Keys of the seeds are plain text, such as ``partition-0/agg``."""
+    """The entries of a batch in its order. Keys are plain text, such as ``partition-0/agg``."""
 
     version: int
     entries: list[tuple[str, bytes]]
 
 
 def encode(entries: Iterable[tuple[str, bytes]]) -> bytes:
-    """Encode version 2, as the seed does; what does not fit its 32-bit fields is refused, never cut (D3)."""
+    """Encode version 2, as LaminarDB does; what does not fit its 32-bit fields is refused, never cut (D3)."""
     body, count = bytearray(), 0
     for key, data in entries:
         try:
@@ -61,7 +61,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     _, version, count, size = _HEAD.unpack_from(data)
     if version not in (1, VERSION):
         raise Unsupported(
-            f"the batch has version {version}, and the seeds' are 1 and 2",
+            f"the batch has version {version}, and LaminarDB's are 1 and 2",
             code="batch.unknown_version",
             hint="version 3 is Slackwater's own",
         )

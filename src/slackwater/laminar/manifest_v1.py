@@ -1,4 +1,4 @@
-"""Manifest V1 of the seeds (``checkpoint_manifest.rs``): offsets, sinks, and state inline or in ``state.bin``."""
+"""Manifest V1 of LaminarDB (``checkpoint_manifest.rs``): offsets, sinks, and state inline or in ``state.bin``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _KIND_KEYS = ("connector", "connector_type", "source_type", "type")
 
 
 class SinkCommitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``Pending``, ``Committed``, or ``Failed`` with the seed's raw error text."""
+    """``Pending``, ``Committed``, or ``Failed`` with LaminarDB's raw error text."""
 
     status: Literal["Pending", "Committed", "Failed"]
     error: str | None = None
@@ -83,7 +83,7 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def in_sidecar(cls, offset: int, length: int) -> OperatorCheckpoint:
-        """The seed's ``external``, which is a field's name already."""
+        """LaminarDB's ``external``, which is a field's name already."""
         return cls(external=True, external_offset=offset, external_length=length)
 
     @classmethod
@@ -96,7 +96,7 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> bytes | Range:
         """Tell where the state is: the bytes themselves, or a range of the sidecar; anything else is an error.
 
-        The seed's ``decode_inline`` gives None for damaged base64 and for external state alike (C3).
+        LaminarDB's ``decode_inline`` gives None for damaged base64 and for external state alike (C3).
         """
         if self.external:
             if self.state_b64 is not None:
@@ -118,7 +118,7 @@ def _misplaced(what: str) -> Corrupt:
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A point-in-time snapshot of all pipeline state, field by field as in the seed."""
+    """A point-in-time snapshot of all pipeline state, field by field as in LaminarDB."""
 
     version: int
     checkpoint_id: int
@@ -197,12 +197,12 @@ def decode(data: bytes) -> tuple[CheckpointManifest, Findings]:
 
 
 def encode(manifest: CheckpointManifest) -> bytes:
-    """Encode to the bytes that the seed's ``serde_json::to_string_pretty`` gives for maps in this order."""
+    """Encode to the bytes that LaminarDB's ``serde_json::to_string_pretty`` gives for maps in this order."""
     return serde.encode(manifest, _MANIFEST)
 
 
 def validate(manifest: CheckpointManifest, findings: Findings) -> None:
-    """Find what the seed's ``validate`` finds and what it passes over, each with its severity."""
+    """Find what LaminarDB's ``validate`` finds and what it passes over, each with its severity."""
     unprotected(findings)
     check_positive(manifest.checkpoint_id, "checkpoint_id", findings)
     check_positive(manifest.epoch, "epoch", findings)
@@ -269,7 +269,7 @@ def _validate_sinks(manifest: CheckpointManifest, findings: Findings) -> None:
             )
     for name, status in statuses.items():
         if status.status != "Committed":
-            # The seed's error text may hold credentials and has no bound: it is never repeated (C14).
+            # LaminarDB's error text may hold credentials and has no bound: it is never repeated (C14).
             findings.fatal(
                 f"the sink's commit is {status.status}: it may lack rows that the offsets have passed",
                 code="seed.sink_not_committed",
@@ -349,7 +349,7 @@ def check_sidecar_size(manifest: CheckpointManifest, size_bytes: int | None, fin
 
 
 def check_sidecar(manifest: CheckpointManifest, sidecar: bytes, findings: Findings) -> None:
-    """Compare the digest of the whole ``state.bin``: the seed has no other (C5)."""
+    """Compare the digest of the whole ``state.bin``: LaminarDB has no other (C5)."""
     if manifest.state_checksum is None:
         return
     if hashlib.sha256(sidecar).hexdigest() != manifest.state_checksum.lower():
@@ -415,6 +415,6 @@ def _relative(path: str | None) -> str | None:
 
 
 def source_type(connector: ConnectorCheckpoint) -> str:
-    """The seed keeps the connector's type in its metadata, under no fixed key."""
+    """LaminarDB keeps the connector's type in its metadata, under no fixed key."""
     found = (connector.metadata.get(key, "") for key in _KIND_KEYS)
     return next((kind for kind in found if 0 < len(kind) <= 200), "unknown")

@@ -1,4 +1,4 @@
-"""Manifest V2 of the seeds (``layout.rs``): a UUIDv7, operators with their partitions, each an object of its own."""
+"""Manifest V2 of LaminarDB (``layout.rs``): a UUIDv7, operators with their partitions, each an object of its own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .layout import artifact, below_checkpoint
 from .serde import FLAG, I64, TEXT, U32, U64, Many, Maybe, Pairs, Shape
 
 VERSION: Final = 2
-# A delta needs all that came before it; the seed has no bound for that (A4).
+# A delta needs all that came before it; LaminarDB has no bound for that (A4).
 MAX_CHAIN = 1_000
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
@@ -58,7 +58,7 @@ class SourceOffsetEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointManifestV2(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a distributed checkpoint, field by field as in the seed."""
+    """The manifest of a distributed checkpoint, field by field as in LaminarDB."""
 
     version: int
     checkpoint_id: str
@@ -120,12 +120,12 @@ def decode(data: bytes) -> tuple[CheckpointManifestV2, Findings]:
 
 
 def encode(manifest: CheckpointManifestV2) -> bytes:
-    """Encode to the bytes that the seed's ``serde_json::to_vec_pretty`` gives for maps in this order."""
+    """Encode to the bytes that LaminarDB's ``serde_json::to_vec_pretty`` gives for maps in this order."""
     return serde.encode(manifest, _MANIFEST)
 
 
 def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
-    """Find what the seed never looks for: it has no ``validate`` at all."""
+    """Find what LaminarDB never looks for: it has no ``validate`` at all."""
     unprotected(findings)
     check_positive(manifest.epoch, "epoch", findings)
     check_time(manifest.timestamp_ms, "timestamp_ms", findings)
@@ -158,7 +158,7 @@ def _validate_operator(
     if len(set(numbers)) != len(numbers):
         findings.fatal("a partition comes twice", code="seed.partition_twice", where=where)
     elif sorted(numbers) != list(range(len(numbers))):
-        # The seed's own uploader loses entries above its concurrency (B1): what is not named would restore empty.
+        # LaminarDB's own uploader loses entries above its concurrency (B1): what is not named would restore empty.
         findings.fatal(
             "a partition is missing between those that are named", code="seed.partition_missing", where=where
         )
@@ -188,7 +188,7 @@ def _validate_operator(
 def _check_sum(total: int, said: int, where: str, findings: Findings) -> None:
     if total == said:
         return
-    if said == 0:  # The seed's constructor leaves it so, and nothing computes it.
+    if said == 0:  # LaminarDB's constructor leaves it so, and nothing computes it.
         findings.warn(f"it is 0 and was never computed; the sizes add up to {total}", code="seed.no_total", where=where)
     else:
         findings.fatal(f"the sizes add up to {total}, not {said}", code="seed.wrong_total", where=where)

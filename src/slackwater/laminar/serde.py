@@ -1,4 +1,4 @@
-"""JSON as the seeds' serde types read and write it: typed, in the order of their fields, pretty with two spaces.
+"""JSON as LaminarDB's serde types read and write it: typed, in the order of their fields, pretty with two spaces.
 
 What ``#[serde(default)]`` lets pass in silence is a fatal finding here: a field that is missing would otherwise read as
 an empty checkpoint. So are unknown fields and keys that come twice, of which serde keeps one.
@@ -16,14 +16,14 @@ import msgspec
 from ..errors import Corrupt, InvalidInput, Unsupported
 from .findings import Findings
 
-# A seed's manifest carries its small states in base64, as many as there are (C15): more room than ours has.
+# LaminarDB's manifest carries its small states in base64, as many as there are (C15): more room than ours has.
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Kind(Protocol):
-    """One type of the seeds: reads a value that came from JSON, and writes it back."""
+    """One type of LaminarDB: reads a value that came from JSON, and writes it back."""
 
     def read(self, value: Any, where: str, findings: Findings) -> Any: ...
 
@@ -123,7 +123,7 @@ class Pairs(msgspec.Struct, frozen=True):
 
 
 class Shape(Generic[_Struct]):
-    """A struct of the seeds: the kinds of its fields. Those with a default in our class are serde's optional ones."""
+    """A struct of LaminarDB: the kinds of its fields. Those with a default in our class are serde's optional ones."""
 
     def __init__(self, struct: type[_Struct], **kinds: Any) -> None:
         self._struct, self._kinds = struct, kinds
@@ -166,7 +166,7 @@ def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: in
     document = parse(data, findings)
     if version is not None and (found := version_of(document)) != version:
         raise Unsupported(
-            f"the seed's manifest has version {found}, and those are 1 and 2",
+            f"LaminarDB's manifest has version {found}, and those are 1 and 2",
             code="seed.unknown_version",
             hint="use the release of LaminarDB that wrote it",
         )
@@ -212,14 +212,14 @@ def join(where: str, name: str) -> str:
 
 def malformed(what: str) -> NoReturn:
     raise Corrupt(
-        f"the seed's document does not decode: {what}",
+        f"LaminarDB's document does not decode: {what}",
         code="seed.malformed",
         hint="slackwater verify FOLDER; LaminarDB could not read it either: restore it from a copy",
     )
 
 
 def _unwritable(what: str) -> NoReturn:
-    raise InvalidInput(f"the seed's document cannot be written: {what}", code="seed.unwritable")
+    raise InvalidInput(f"LaminarDB's document cannot be written: {what}", code="seed.unwritable")
 
 
 def _is_text(value: str) -> bool:

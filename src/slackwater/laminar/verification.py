@@ -11,7 +11,7 @@ from ..errors import Corrupt, SlackwaterError, Unavailable
 from . import lcb1, manifest_v1
 from .content import Piece
 from .findings import Findings, Severity
-from .folder import Folder, SeedCheckpoint, artifact_key, read_sidecar
+from .folder import Folder, LaminarCheckpoint, artifact_key, read_sidecar
 from .manifest_v1 import CheckpointManifest
 from .manifest_v2 import CheckpointManifestV2, PartitionSnapshotEntry
 
@@ -40,7 +40,7 @@ class FolderVerification(msgspec.Struct, frozen=True, kw_only=True):
         return all(finding.severity != "fatal" for finding in self.findings)
 
 
-def findings_of(folder: Folder, checkpoints: Iterable[SeedCheckpoint]) -> list[FolderFinding]:
+def findings_of(folder: Folder, checkpoints: Iterable[LaminarCheckpoint]) -> list[FolderFinding]:
     """List the findings of the folder itself, then those of the checkpoints."""
     found = _named(None, folder.findings)
     for checkpoint in checkpoints:
@@ -49,7 +49,11 @@ def findings_of(folder: Folder, checkpoints: Iterable[SeedCheckpoint]) -> list[F
 
 
 def verify_folder(
-    folder: Folder, checkpoints: Iterable[SeedCheckpoint], *, read_data: bool = False, progress: Progress | None = None
+    folder: Folder,
+    checkpoints: Iterable[LaminarCheckpoint],
+    *,
+    read_data: bool = False,
+    progress: Progress | None = None,
 ) -> FolderVerification:
     """Report what is wrong with the checkpoints and with the batches; or, reading all, with their bytes too."""
     checkpoints = list(checkpoints)
@@ -82,7 +86,7 @@ def _named(checkpoint_id: str | None, findings: Iterable[msgspec.Struct]) -> lis
     return [FolderFinding(checkpoint_id=checkpoint_id, **msgspec.structs.asdict(finding)) for finding in findings]
 
 
-def _objects(folder: Folder, checkpoint: SeedCheckpoint) -> dict[str, PartitionSnapshotEntry | None]:
+def _objects(folder: Folder, checkpoint: LaminarCheckpoint) -> dict[str, PartitionSnapshotEntry | None]:
     """Name the objects of a checkpoint that are there, each with what its manifest says of it."""
     document = checkpoint.document
     found: dict[str, PartitionSnapshotEntry | None] = {}
@@ -97,7 +101,7 @@ def _objects(folder: Folder, checkpoint: SeedCheckpoint) -> dict[str, PartitionS
     return found
 
 
-def _read(folder: Folder, checkpoint: SeedCheckpoint, objects: dict[str, PartitionSnapshotEntry | None]) -> Findings:
+def _read(folder: Folder, checkpoint: LaminarCheckpoint, objects: dict[str, PartitionSnapshotEntry | None]) -> Findings:
     findings = Findings()
     document = checkpoint.document
     try:
@@ -135,7 +139,7 @@ def _unless_away(error: SlackwaterError, where: str, findings: Findings) -> None
     findings.fatal(f"it could not be read: {error.message}", code="seed.unreadable", where=where)
 
 
-def fetch(folder: Folder, checkpoint: SeedCheckpoint, piece: Piece, sidecar: bytes) -> bytes:
+def fetch(folder: Folder, checkpoint: LaminarCheckpoint, piece: Piece, sidecar: bytes) -> bytes:
     """Get the bytes of one piece, verified; ``checkpoint`` is the one that wrote it."""
     document = checkpoint.document
     data = piece.inline

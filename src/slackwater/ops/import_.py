@@ -16,7 +16,7 @@ from ..errors import Conflict, NotFound
 from ..formats.manifest import Origin
 from ..formats.state import State
 from ..laminar.content import Content, Piece, partition_path
-from ..laminar.folder import Folder, SeedCheckpoint, load_content, open_folder, read_sidecar, resolve
+from ..laminar.folder import Folder, LaminarCheckpoint, load_content, open_folder, read_sidecar, resolve
 from ..laminar.verification import fetch
 from ..protocol import recovery
 from ..protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
@@ -75,7 +75,7 @@ def require_folder(store: Store) -> Folder:
     return folder
 
 
-def _spool(folder: Folder, checkpoint: SeedCheckpoint, content: Content, spool: Path) -> Cut:
+def _spool(folder: Folder, checkpoint: LaminarCheckpoint, content: Content, spool: Path) -> Cut:
     """Bring every piece, verified, onto the local disk, so that a large state needs no memory."""
     by_id = {found.checkpoint_id: found for found in folder.checkpoints if found.kind == checkpoint.kind}
     sidecar = read_sidecar(folder, checkpoint)
@@ -87,7 +87,7 @@ def _spool(folder: Folder, checkpoint: SeedCheckpoint, content: Content, spool: 
 
 
 def cut_of(content: Content, file: Callable[[Piece], CutFile]) -> Cut:
-    """Say what a checkpoint of the seeds holds as a cut that a driver can make count."""
+    """Say what a checkpoint of LaminarDB holds as a cut that a driver can make count."""
     operators = [
         CutOperator(
             name=name,

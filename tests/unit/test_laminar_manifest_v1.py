@@ -1,4 +1,4 @@
-"""Manifest V1 of the seeds: its types, its own unit tests, and every defect of them as a finding."""
+"""Manifest V1 of LaminarDB: its types, its own unit tests, and every defect of them as a finding."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def back(manifest: CheckpointManifest) -> CheckpointManifest:
     return decode(encode(manifest))[0]
 
 
-# --- the seed's own tests
+# --- LaminarDB's own tests
 
 
 def test_manifest_new():
@@ -240,7 +240,7 @@ def test_unknown_fields_and_keys_that_come_twice_are_fatal():
     assert [f.code for f in fatal(decode(text.encode())[1])] == ["seed.duplicate_key"]
 
 
-# --- the seed's defects
+# --- LaminarDB's defects
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 2**32 - 1])

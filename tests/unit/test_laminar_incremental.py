@@ -1,4 +1,4 @@
-"""Incremental checkpoints of the seeds: metadata, and what is wrong with it."""
+"""Incremental checkpoints of LaminarDB: metadata, and what is wrong with it."""
 
 from __future__ import annotations
 

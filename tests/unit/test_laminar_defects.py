@@ -1,4 +1,4 @@
-"""Defects of the seeds that are no matter of formats: ours, driven through the real code, do not have them.
+"""Defects of LaminarDB that are no matter of formats: ours, driven through the real code, do not have them.
 
 The rows are those of the list of defects: A layout, B checkpointer, C manifest, D batcher, F store and coordinator.
 """

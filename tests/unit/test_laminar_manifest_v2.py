@@ -1,4 +1,4 @@
-"""Manifest V2 of the seeds: its types, its own unit tests, and every defect of them as a finding."""
+"""Manifest V2 of LaminarDB: its types, its own unit tests, and every defect of them as a finding."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def codes(partitions: list[dict[str, Any]], **fields: Any) -> set[str]:
     return {finding.code for finding in fatal(read(v2(IDS[0], 1, partitions, **fields))[1])}
 
 
-# --- the seed's own tests
+# --- LaminarDB's own tests
 
 
 def test_manifest_v2_json_round_trip():
@@ -120,7 +120,7 @@ def test_an_id_is_written_in_lower_case_and_one_that_is_no_uuid7_is_told():
     assert ("seed.not_uuid7", "warning") in {(f.code, f.severity) for f in findings}
 
 
-# --- the seed's defects
+# --- LaminarDB's defects
 
 
 def test_A4_a_delta_needs_a_parent_that_it_does_not_name():
@@ -212,7 +212,7 @@ def test_A15_a_partition_comes_once_as_a_snapshot_or_as_a_delta():
     assert "seed.partition_twice" in codes(both, parent_id=IDS[1])
 
 
-def test_B1_partitions_that_the_seed_lost_above_its_concurrency_are_missed():
+def test_B1_partitions_that_laminar_lost_above_its_concurrency_are_missed():
     kept = [partition(n, b"x", f"operators/agg/partition-{n}.snap") for n in range(248, 256)]
     assert codes(kept) == {"seed.partition_missing"}
 

@@ -1,4 +1,4 @@
-"""The seeds' decoders under any document and any bytes: round trips, typed errors, bounded work."""
+"""LaminarDB's decoders under any document and any bytes: round trips, typed errors, bounded work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LCB1 versions 1 and 2 of the seeds: read strictly, written as the seed writes them."""
+"""LCB1 versions 1 and 2 of LaminarDB: read strictly, written as LaminarDB writes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def frames(*entries: tuple[bytes, bytes]) -> bytes:
 def batch(
     body: bytes, *, count: int, version: int = 2, size: int | None = None, prefix: int | None = None, tail: bytes = b""
 ) -> bytes:
-    """A batch from the byte table of the seed, whose checksum fits, and which may lie."""
+    """A batch from the byte table of LaminarDB, whose checksum fits, and which may lie."""
     stored = lz4.block.compress(body, store_size=False) + tail
     packed = struct.pack("<I", len(body) if prefix is None else prefix) + stored
     head = b"LCB1" + struct.pack("<III", version, count, len(body) if size is None else size)
@@ -123,7 +123,7 @@ def test_D5_a_version_1_header_of_sixteen_bytes_is_enough():
     assert lcb1.decode(empty, allow_unchecked=True)[0].entries == []
 
 
-def test_D5_a_writer_that_follows_the_seeds_own_document_is_refused_and_not_misread():
+def test_D5_a_writer_that_follows_laminar_own_document_is_refused_and_not_misread():
     # The document has a CRC field and version 1; the code reads that field as the size that LZ4 prepends.
     true = batch(TWO, count=2)
     with pytest.raises(Corrupt):
