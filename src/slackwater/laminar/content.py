@@ -69,19 +69,21 @@ def partition_path(operator: str, partition: int) -> str:
 def check_count(value: int, where: str, findings: Findings) -> None:
     """A number that no JSON tool keeps cannot be carried on (C12)."""
     if value > _MAX_COUNT:
-        findings.fatal("the number is above 2^53 - 1 and cannot be carried on", code="seed.number_range", where=where)
+        findings.fatal(
+            "the number is above 2^53 - 1 and cannot be carried on", code="laminar.inconsistent", where=where
+        )
 
 
 def check_positive(value: int, where: str, findings: Findings) -> None:
     if value == 0:
-        findings.fatal("it is 0, and counts from 1", code="seed.zero", where=where)
+        findings.fatal("it is 0, and counts from 1", code="laminar.inconsistent", where=where)
     check_count(value, where, findings)
 
 
 def check_time(value: int, where: str, findings: Findings) -> None:
     """A clock that could not be read gives 0; nothing is decided by it."""
     if value == 0:
-        findings.warn("it is 0: the clock could not be read", code="seed.no_time", where=where)
+        findings.warn("it is 0: the clock could not be read", code="laminar.unusual", where=where)
     check_count(value, where, findings)
 
 
@@ -89,7 +91,7 @@ def check_watermark(value: int | None, findings: Findings) -> None:
     if value is not None and not 0 <= value <= _MAX_COUNT:
         findings.fatal(
             "a watermark before 1970, or past 2^53 - 1 ms, cannot be carried on",
-            code="seed.watermark_range",
+            code="laminar.inconsistent",
             where="watermark",
         )
 
@@ -104,7 +106,7 @@ def check_names(names: Iterable[str], where: str, findings: Findings) -> None:
         if not fits:
             findings.fatal(
                 "it is empty, made of dots, too long, or has control characters",
-                code="seed.hostile_name",
+                code="laminar.inconsistent",
                 where=f"{where}.{name[:60]!r}",
             )
 
@@ -112,9 +114,9 @@ def check_names(names: Iterable[str], where: str, findings: Findings) -> None:
 def check_epoch(epoch: int, newest: int, where: str, findings: Findings) -> None:
     """The epoch that an entry repeats must not be another than the manifest's (A14)."""
     if epoch > newest:
-        findings.fatal(f"it belongs to epoch {epoch}, after epoch {newest}", code="seed.epoch_mismatch", where=where)
+        findings.fatal(f"it belongs to epoch {epoch}, after epoch {newest}", code="laminar.inconsistent", where=where)
     elif epoch < newest:
-        findings.warn(f"it belongs to epoch {epoch}, before epoch {newest}", code="seed.epoch_older", where=where)
+        findings.warn(f"it belongs to epoch {epoch}, before epoch {newest}", code="laminar.unusual", where=where)
 
 
 _WITHOUT_TOPIC = re.compile(r"partition-[0-9]+")
@@ -125,7 +127,7 @@ def check_offsets(source_type: str, offsets: Mapping[str, str], where: str, find
     if source_type == "kafka" and any(_WITHOUT_TOPIC.fullmatch(key) for key in offsets):
         findings.note(
             "the keys do not name the topic; they are carried on as they are",
-            code="seed.offsets_without_topic",
+            code="laminar.unusual",
             where=where,
         )
 
@@ -134,6 +136,6 @@ def unprotected(findings: Findings) -> None:
     """Nothing vouches for LaminarDB's manifest itself (A8, C4): every one has this finding."""
     findings.warn(
         "the manifest has no digest: a changed offset, watermark or inline byte cannot be noticed",
-        code="seed.no_self_digest",
+        code="laminar.unverifiable",
         where="manifest",
     )

@@ -46,7 +46,7 @@ def refuse_fatal(findings: Iterable[Finding], what: str) -> None:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise Corrupt(
             f"{what} cannot be trusted: {wrong[0].where}: {wrong[0].message}{more}",
-            code="seed.fatal",
+            code="laminar.refused",
             hint="slackwater verify FOLDER --read-data lists every finding",
             findings=[msgspec.structs.asdict(finding) for finding in wrong],
         )

@@ -156,7 +156,7 @@ def _check_place(place: Place, document: Document, sizes: dict[str, int], findin
     said = str(document.id if isinstance(document, IncrementalCheckpointMetadata) else document.checkpoint_id)
     if place.name and place.name != said:
         findings.fatal(
-            f"the document says {said}, its name says {place.name}", code="seed.wrong_id", where=place.document
+            f"the document says {said}, its name says {place.name}", code="laminar.damaged", where=place.document
         )
     if isinstance(document, CheckpointManifest):
         manifest_v1.check_sidecar_size(document, sizes.get(place.sidecar), findings)
@@ -173,14 +173,14 @@ def _check_artifacts(place: Place, document: CheckpointManifestV2, sizes: dict[s
             where = f"operators.{name}.partition-{partition.partition_id}"
             key = artifact_key(sizes, place, document.checkpoint_id, name, partition)
             if key is None:
-                findings.fatal("the object is not there", code="seed.object_missing", where=where)
+                findings.fatal("the object is not there", code="laminar.damaged", where=where)
                 continue
             if key in seen:
-                findings.fatal("another partition has the same object", code="seed.object_shared", where=where)
+                findings.fatal("another partition has the same object", code="laminar.inconsistent", where=where)
             seen.add(key)
             if sizes[key] != partition.size_bytes:
                 findings.fatal(
-                    f"{key} has {sizes[key]} bytes, not {partition.size_bytes}", code="seed.object_size", where=where
+                    f"{key} has {sizes[key]} bytes, not {partition.size_bytes}", code="laminar.damaged", where=where
                 )
 
 
@@ -251,14 +251,14 @@ def _check_forms(store: Store, found: Surveyed, findings: Findings) -> None:
         if len(places) > 1 and _differ(store, places):
             findings.fatal(
                 f"checkpoint {name} has two manifests, {places[0].document} and {places[1].document}, that differ",
-                code="seed.two_manifests",
+                code="laminar.damaged",
                 where=name,
             )
     defective = sum(place.form == "defective" for place in found.places)
     if defective:
         findings.note(
             f"{defective} of the checkpoints lie beside their folders: LaminarDB joins paths without a slash",
-            code="seed.defective_paths",
+            code="laminar.unusual",
             where="/",
         )
 
@@ -269,9 +269,9 @@ def _differ(store: Store, places: list[Place]) -> bool:
 
 def _check_strays(found: Surveyed, findings: Findings) -> None:
     for key in found.strays[:20]:
-        findings.warn("its name is none that LaminarDB gives to a checkpoint", code="seed.foreign_key", where=key)
+        findings.warn("its name is none that LaminarDB gives to a checkpoint", code="laminar.unusual", where=key)
     for name in found.partial[:20]:
-        findings.warn("the checkpoint was begun and has no document", code="seed.partial", where=name)
+        findings.warn("the checkpoint was begun and has no document", code="laminar.unusual", where=name)
 
 
 def _read_latest(store: Store, found: Surveyed, checkpoints: list[LaminarCheckpoint], findings: Findings) -> str | None:
@@ -286,10 +286,12 @@ def _read_latest(store: Store, found: Surveyed, checkpoints: list[LaminarCheckpo
         named = [c for c in checkpoints if c.checkpoint_id == latest]
         if not named:
             findings.warn(
-                "it names no checkpoint of the folder; the newest is found without it", code="seed.latest", where=key
+                "it names no checkpoint of the folder; the newest is found without it",
+                code="laminar.unusual",
+                where=key,
             )
         elif named[0] is not checkpoints[-1]:
-            findings.note("it does not name the checkpoint of the greatest epoch", code="seed.latest", where=key)
+            findings.note("it does not name the checkpoint of the greatest epoch", code="laminar.unusual", where=key)
     return latest
 
 
@@ -311,7 +313,7 @@ def chain_of(folder: Folder, checkpoint: LaminarCheckpoint) -> list[LaminarCheck
             raise Corrupt(
                 f"the deltas of checkpoint {checkpoint.checkpoint_id} need an older one, "
                 f"{chain[-1].parent_id}, which is not there",
-                code="seed.chain_broken",
+                code="laminar.damaged",
                 hint="copy a checkpoint that is whole; slackwater show FOLDER lists them",
             )
         refuse_fatal(parent.findings, f"checkpoint {parent.checkpoint_id}, which deltas need,")
@@ -333,6 +335,6 @@ def load_content(folder: Folder, checkpoint: LaminarCheckpoint) -> Content:
         return manifest_v2.content(documents, manifest_sha256=checkpoint.manifest_sha256)
     raise Unsupported(
         "an incremental checkpoint of LaminarDB has no digest of its state, so it is looked at and not restored",
-        code="seed.not_restorable",
+        code="laminar.unsupported",
         hint="copy a checkpoint with a manifest.json",
     )

@@ -42,12 +42,12 @@ def encode(entries: Iterable[tuple[str, bytes]]) -> bytes:
         try:
             name = key.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="name.hostile") from None
+            raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="laminar.invalid") from None
         body += _SIZE.pack(len(name)) + name + _SIZE.pack(len(data)) + data
         count += 1
         if len(body) > MAX_BATCH_BYTES:
             raise InvalidInput(
-                f"a batch of more than {MAX_BATCH_BYTES} bytes is past the limit", code="batch.too_large"
+                f"a batch of more than {MAX_BATCH_BYTES} bytes is past the limit", code="laminar.invalid"
             )
     packed: bytes = lz4.block.compress(bytes(body), store_size=True)
     return _HEAD.pack(MAGIC, VERSION, count, len(body)) + _SIZE.pack(crc32c.crc32c(packed)) + packed
@@ -62,17 +62,17 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     if version not in (1, VERSION):
         raise Unsupported(
             f"the batch has version {version}, and LaminarDB's are 1 and 2",
-            code="batch.unknown_version",
+            code="laminar.unsupported",
             hint="version 3 is Slackwater's own",
         )
     if version == 1:
         if not allow_unchecked:
             raise Unsupported(
                 "the batch has version 1, which has no checksum: a flipped bit of it cannot be noticed",
-                code="seed.batch_unchecked",
+                code="laminar.unsupported",
                 hint="read it with allow_unchecked=True if you trust it all the same",
             )
-        findings.warn("version 1 has no checksum", code="seed.batch_unchecked", where="version")
+        findings.warn("version 1 has no checksum", code="laminar.unverifiable", where="version")
     packed = memoryview(data)[_HEAD.size :]
     if version == VERSION:
         if len(packed) < _SIZE.size:
@@ -85,7 +85,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     keys = [key for key, _ in entries]
     if len(set(keys)) != len(keys):
         findings.fatal(
-            "a key comes twice: which of its values counts is not known", code="seed.duplicate_key", where="entries"
+            "a key comes twice: which of its values counts is not known", code="laminar.damaged", where="entries"
         )
     return Batch(version=version, entries=entries), findings
 
@@ -135,5 +135,5 @@ def _split(body: bytes, count: int) -> list[tuple[str, bytes]]:
 
 def _corrupt(what: str) -> Corrupt:
     return Corrupt(
-        f"the batch {what}", code="batch.corrupt", hint="restore it from a copy; nothing of it can be trusted"
+        f"the batch {what}", code="laminar.damaged", hint="restore it from a copy; nothing of it can be trusted"
     )

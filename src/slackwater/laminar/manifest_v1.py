@@ -114,7 +114,7 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _misplaced(what: str) -> Corrupt:
-    return Corrupt(f"the operator's state cannot be found: {what}", code="seed.state_misplaced")
+    return Corrupt(f"the operator's state cannot be found: {what}", code="laminar.damaged")
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,7 +212,7 @@ def validate(manifest: CheckpointManifest, findings: Findings) -> None:
         findings.fatal(
             f"state is spread over {manifest.vnode_count or 'an unknown number of'} virtual partitions, not "
             f"{VNODE_COUNT}: keys cannot be found",
-            code="seed.vnode_count",
+            code="laminar.unsupported",
             where="vnode_count",
         )
     _validate_sources(manifest, findings)
@@ -221,7 +221,7 @@ def validate(manifest: CheckpointManifest, findings: Findings) -> None:
     if manifest.table_store_checkpoint_path is not None:
         findings.fatal(
             "the reference tables are outside the checkpoint, and nothing vouches for them",
-            code="seed.table_store_outside",
+            code="laminar.unsupported",
             where="table_store_checkpoint_path",
         )
 
@@ -234,7 +234,7 @@ def _validate_sources(manifest: CheckpointManifest, findings: Findings) -> None:
     for name in sorted(names - manifest.source_offsets.keys()):
         findings.fatal(
             f"the source {name!r} has no offsets: it would begin at its default",
-            code="seed.source_without_offsets",
+            code="laminar.inconsistent",
             where="source_offsets",
         )
     for field, named in (
@@ -242,7 +242,7 @@ def _validate_sources(manifest: CheckpointManifest, findings: Findings) -> None:
         ("source_watermarks", manifest.source_watermarks.keys()),
     ):
         for name in sorted(named - names):
-            findings.fatal(f"{name!r} is not in source_names", code="seed.unknown_source", where=field)
+            findings.fatal(f"{name!r} is not in source_names", code="laminar.inconsistent", where=field)
     for field, offsets in (("source_offsets", manifest.source_offsets), ("table_offsets", manifest.table_offsets)):
         for name, connector in offsets.items():
             where = f"{field}.{name}"
@@ -254,17 +254,17 @@ def _validate_sinks(manifest: CheckpointManifest, findings: Findings) -> None:
     _check_sorted(manifest.sink_names, "sink_names", findings)
     epochs, statuses = manifest.sink_epochs, manifest.sink_commit_statuses
     for name in sorted((epochs.keys() | statuses.keys()) - set(manifest.sink_names)):
-        findings.fatal(f"{name!r} is not in sink_names", code="seed.unknown_sink", where="sink_names")
+        findings.fatal(f"{name!r} is not in sink_names", code="laminar.inconsistent", where="sink_names")
     for name in sorted(epochs.keys() ^ statuses.keys()):
         has, lacks = ("an epoch", "commit status") if name in epochs else ("a commit status", "epoch")
         findings.fatal(
-            f"the sink {name!r} has {has} and no {lacks}", code="seed.sink_mismatch", where="sink_commit_statuses"
+            f"the sink {name!r} has {has} and no {lacks}", code="laminar.inconsistent", where="sink_commit_statuses"
         )
     for name, epoch in epochs.items():
         if epoch > manifest.epoch:
             findings.fatal(
                 f"the sink has committed epoch {epoch}, after epoch {manifest.epoch}",
-                code="seed.sink_ahead",
+                code="laminar.inconsistent",
                 where=f"sink_epochs.{name}",
             )
     for name, status in statuses.items():
@@ -272,16 +272,16 @@ def _validate_sinks(manifest: CheckpointManifest, findings: Findings) -> None:
             # LaminarDB's error text may hold credentials and has no bound: it is never repeated (C14).
             findings.fatal(
                 f"the sink's commit is {status.status}: it may lack rows that the offsets have passed",
-                code="seed.sink_not_committed",
+                code="laminar.sink_not_committed",
                 where=f"sink_commit_statuses.{name}",
             )
 
 
 def _check_sorted(names: list[str], where: str, findings: Findings) -> None:
     if len(set(names)) != len(names):
-        findings.fatal("a name comes twice", code="seed.name_twice", where=where)
+        findings.fatal("a name comes twice", code="laminar.inconsistent", where=where)
     elif names != sorted(names):
-        findings.warn("the names are not sorted, as they should be", code="seed.names_unsorted", where=where)
+        findings.warn("the names are not sorted, as they should be", code="laminar.unusual", where=where)
 
 
 def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
@@ -291,7 +291,7 @@ def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
         try:
             place = state.place()
         except Corrupt as error:
-            findings.fatal(error.message, code="seed.state_misplaced", where=f"operator_states.{name}")
+            findings.fatal(error.message, code="laminar.damaged", where=f"operator_states.{name}")
             continue
         if isinstance(place, Range):
             ranges.append((place.offset, place.offset + place.length, name))
@@ -300,26 +300,26 @@ def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
         if start < end:
             findings.fatal(
                 "its range of state.bin overlaps another operator's",
-                code="seed.state_overlap",
+                code="laminar.damaged",
                 where=f"operator_states.{name}",
             )
         elif start > end:
             findings.warn(
                 f"{start - end} bytes of state.bin before it belong to nobody",
-                code="seed.state_gap",
+                code="laminar.unusual",
                 where=f"operator_states.{name}",
             )
         end = max(end, stop)
     if end > MAX_SIDECAR_BYTES:
         findings.fatal(
             f"the ranges end at byte {end}; a state.bin of more than {MAX_SIDECAR_BYTES} bytes is not read",
-            code="seed.state_range",
+            code="laminar.damaged",
             where="operator_states",
         )
     if ranges and (manifest.state_checksum is None or not _SHA256.fullmatch(manifest.state_checksum.lower())):
         findings.fatal(
             "there is no SHA-256 of state.bin, so its bytes cannot be verified",
-            code="seed.no_digest",
+            code="laminar.unverifiable",
             where="state_checksum",
         )
 
@@ -335,15 +335,15 @@ def check_sidecar_size(manifest: CheckpointManifest, size_bytes: int | None, fin
         (s.external_offset + s.external_length for s in manifest.operator_states.values() if s.external), default=0
     )
     if size_bytes is None and has_sidecar(manifest):
-        findings.fatal("state.bin is not there", code="seed.state_missing", where="state.bin")
+        findings.fatal("state.bin is not there", code="laminar.damaged", where="state.bin")
     elif size_bytes is not None and size_bytes < end:
         findings.fatal(
-            f"state.bin has {size_bytes} bytes, and the ranges end at {end}", code="seed.state_range", where="state.bin"
+            f"state.bin has {size_bytes} bytes, and the ranges end at {end}", code="laminar.damaged", where="state.bin"
         )
     elif size_bytes is not None and size_bytes > end:
         findings.warn(
             f"{size_bytes - end} bytes at the end of state.bin belong to nobody",
-            code="seed.state_gap",
+            code="laminar.unusual",
             where="state.bin",
         )
 
@@ -353,9 +353,7 @@ def check_sidecar(manifest: CheckpointManifest, sidecar: bytes, findings: Findin
     if manifest.state_checksum is None:
         return
     if hashlib.sha256(sidecar).hexdigest() != manifest.state_checksum.lower():
-        findings.fatal(
-            "its SHA-256 is not the one that the manifest names", code="seed.digest_mismatch", where="state.bin"
-        )
+        findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where="state.bin")
 
 
 def content(manifest: CheckpointManifest, *, manifest_sha256: str, sidecar: bytes) -> Content:

@@ -84,7 +84,7 @@ class _Id:
             serde.malformed(f"{where} is no UUID")
         if not _UUID7.fullmatch(value.lower()):
             findings.warn(
-                "it is not a UUIDv7, so ids do not even tell roughly when", code="seed.not_uuid7", where=where
+                "it is not a UUIDv7, so ids do not even tell roughly when", code="laminar.unusual", where=where
             )
         return value.lower()
 
@@ -132,7 +132,7 @@ def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
     check_watermark(manifest.watermark, findings)
     findings.note(
         "it says nothing about sinks, tables and the query: what they have is not known",
-        code="seed.sinks_unknown",
+        code="laminar.unusual",
         where="manifest",
     )
     check_names(manifest.source_offsets, "source_offsets", findings)
@@ -147,7 +147,7 @@ def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
     total = sum(p.size_bytes for operator in manifest.operators.values() for p in operator.partitions)
     _check_sum(total, manifest.total_size_bytes, "total_size_bytes", findings)
     if manifest.parent_id == manifest.checkpoint_id:
-        findings.fatal("the checkpoint is its own parent", code="seed.bad_parent", where="parent_id")
+        findings.fatal("the checkpoint is its own parent", code="laminar.inconsistent", where="parent_id")
 
 
 def _validate_operator(
@@ -156,31 +156,29 @@ def _validate_operator(
     where = f"operators.{name}"
     numbers = [partition.partition_id for partition in operator.partitions]
     if len(set(numbers)) != len(numbers):
-        findings.fatal("a partition comes twice", code="seed.partition_twice", where=where)
+        findings.fatal("a partition comes twice", code="laminar.inconsistent", where=where)
     elif sorted(numbers) != list(range(len(numbers))):
         # LaminarDB's own uploader loses entries above its concurrency (B1): what is not named would restore empty.
-        findings.fatal(
-            "a partition is missing between those that are named", code="seed.partition_missing", where=where
-        )
+        findings.fatal("a partition is missing between those that are named", code="laminar.inconsistent", where=where)
     _check_sum(sum(p.size_bytes for p in operator.partitions), operator.total_bytes, f"{where}.total_bytes", findings)
     for partition in operator.partitions:
         place = f"{where}.partition-{partition.partition_id}"
         check_count(partition.size_bytes, place, findings)
         if partition.sha256 is None:
-            findings.fatal("it has no SHA-256, so its bytes cannot be verified", code="seed.no_digest", where=place)
+            findings.fatal(
+                "it has no SHA-256, so its bytes cannot be verified", code="laminar.unverifiable", where=place
+            )
         elif not _SHA256.fullmatch(partition.sha256):
-            findings.fatal("its SHA-256 is not 64 hex digits", code="seed.bad_digest", where=place)
+            findings.fatal("its SHA-256 is not 64 hex digits", code="laminar.damaged", where=place)
         expected = artifact(name, partition.partition_id, delta=partition.is_delta)
         if below_checkpoint(partition.path, manifest.checkpoint_id) != expected:
-            findings.fatal(f"its path does not lead to {expected}", code="seed.bad_path", where=place)
+            findings.fatal(f"its path does not lead to {expected}", code="laminar.damaged", where=place)
         if partition.is_delta and manifest.parent_id is None:
-            findings.fatal(
-                "it is a delta, and the checkpoint has no parent", code="seed.delta_without_base", where=place
-            )
+            findings.fatal("it is a delta, and the checkpoint has no parent", code="laminar.inconsistent", where=place)
         elif partition.is_delta:
             findings.warn(
                 "it is a delta and does not name its base; the parent's partition is taken for it",
-                code="seed.delta_base_implied",
+                code="laminar.unusual",
                 where=place,
             )
 
@@ -189,9 +187,11 @@ def _check_sum(total: int, said: int, where: str, findings: Findings) -> None:
     if total == said:
         return
     if said == 0:  # LaminarDB's constructor leaves it so, and nothing computes it.
-        findings.warn(f"it is 0 and was never computed; the sizes add up to {total}", code="seed.no_total", where=where)
+        findings.warn(
+            f"it is 0 and was never computed; the sizes add up to {total}", code="laminar.unusual", where=where
+        )
     else:
-        findings.fatal(f"the sizes add up to {total}, not {said}", code="seed.wrong_total", where=where)
+        findings.fatal(f"the sizes add up to {total}, not {said}", code="laminar.damaged", where=where)
 
 
 def needs_parent(manifest: CheckpointManifestV2) -> bool:
@@ -257,7 +257,7 @@ def _pieces(chain: Sequence[CheckpointManifestV2], operator: str, number: int) -
             return found[::-1]
     raise Corrupt(
         f"the deltas of partition {number} of {operator!r} do not lead back to a snapshot",
-        code="seed.chain_broken",
+        code="laminar.damaged",
         hint="copy a checkpoint that is whole; slackwater show FOLDER lists them",
     )
 

@@ -143,13 +143,13 @@ class Shape(Generic[_Struct]):
                 malformed(f"{place} is missing")
             else:
                 findings.fatal(
-                    "the field is missing; serde would read it as empty", code="seed.missing_field", where=place
+                    "the field is missing; serde would read it as empty", code="laminar.damaged", where=place
                 )
         for name in value:
             if name not in self._kinds:
                 findings.fatal(
                     "the field is unknown, so what it means would be lost",
-                    code="seed.unknown_field",
+                    code="laminar.unsupported",
                     where=join(where, name[:80]),
                 )
         return self._struct(**found)
@@ -167,7 +167,7 @@ def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: in
     if version is not None and (found := version_of(document)) != version:
         raise Unsupported(
             f"LaminarDB's manifest has version {found}, and those are 1 and 2",
-            code="seed.unknown_version",
+            code="laminar.unsupported",
             hint="use the release of LaminarDB that wrote it",
         )
     return kind.read(document, "", findings)
@@ -184,7 +184,7 @@ def parse(data: bytes, findings: Findings) -> Any:
             (twice, _), *_ = Counter(key for key, _ in items).most_common(1)
             findings.fatal(
                 "the key comes twice, and only one of the values would count",
-                code="seed.duplicate_key",
+                code="laminar.damaged",
                 where=twice[:80],
             )
         return found
@@ -213,13 +213,13 @@ def join(where: str, name: str) -> str:
 def malformed(what: str) -> NoReturn:
     raise Corrupt(
         f"LaminarDB's document does not decode: {what}",
-        code="seed.malformed",
+        code="laminar.damaged",
         hint="slackwater verify FOLDER; LaminarDB could not read it either: restore it from a copy",
     )
 
 
 def _unwritable(what: str) -> NoReturn:
-    raise InvalidInput(f"LaminarDB's document cannot be written: {what}", code="seed.unwritable")
+    raise InvalidInput(f"LaminarDB's document cannot be written: {what}", code="laminar.invalid")
 
 
 def _is_text(value: str) -> bool:

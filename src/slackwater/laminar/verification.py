@@ -112,9 +112,7 @@ def _read(folder: Folder, checkpoint: LaminarCheckpoint, objects: dict[str, Part
                 continue  # Another finding says so.
             data = folder.store.get(key, max_bytes=entry.size_bytes)
             if hashlib.sha256(data).hexdigest() != entry.sha256.lower():
-                findings.fatal(
-                    "its SHA-256 is not the one that the manifest names", code="seed.digest_mismatch", where=key
-                )
+                findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where=key)
     except SlackwaterError as error:
         _unless_away(error, checkpoint.place.document, findings)
     return findings
@@ -136,7 +134,7 @@ def _read_batch(folder: Folder, key: str) -> Findings:
 def _unless_away(error: SlackwaterError, where: str, findings: Findings) -> None:
     if isinstance(error, Unavailable):
         raise error
-    findings.fatal(f"it could not be read: {error.message}", code="seed.unreadable", where=where)
+    findings.fatal(f"it could not be read: {error.message}", code="laminar.damaged", where=where)
 
 
 def fetch(folder: Folder, checkpoint: LaminarCheckpoint, piece: Piece, sidecar: bytes) -> bytes:
@@ -154,7 +152,7 @@ def fetch(folder: Folder, checkpoint: LaminarCheckpoint, piece: Piece, sidecar: 
         raise Corrupt(
             f"partition {piece.partition} of {piece.operator!r} in checkpoint {checkpoint.checkpoint_id} is not what "
             "its manifest describes",
-            code="seed.digest_mismatch",
+            code="laminar.damaged",
             hint="slackwater verify FOLDER --read-data names every damaged object; restore it from a copy",
         )
     return data
