@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, NotFound, Unsupported
+from slackwater.laminar.content import fetch, load_content
 from slackwater.laminar.findings import fatal
-from slackwater.laminar.folder import Folder, load_content, open_folder, resolve
-from slackwater.laminar.verification import FolderVerification, fetch, findings_of, verify_folder
+from slackwater.laminar.folder import Folder, open_folder, resolve
+from slackwater.laminar.verification import FolderVerification, findings_of, verify_folder
 from slackwater.store import open_store
 from tests.golden.laminar_batches import VERSION_1, VERSION_2
 from tests.laminar_findings import tell
@@ -147,13 +148,12 @@ def test_a_folder_in_an_object_store_reads_the_same(tmp_path):
 def test_what_a_checkpoint_holds_is_fetched_verified(tmp_path):
     folder = opened(v2_folder(tmp_path))
     checkpoint = resolve(folder, IDS[1])
-    by_id = {c.checkpoint_id: c for c in folder.checkpoints}
     content = load_content(folder, checkpoint)
-    assert [fetch(folder, by_id[p.checkpoint], p, b"") for p in content.pieces] == [AGG[0], b"a delta", AGG[2]]
+    assert [fetch(folder, p) for p in content.pieces] == [AGG[0], b"a delta", AGG[2]]
     (tmp_path / "checkpoints" / IDS[0] / "operators" / "agg" / "partition-0.snap").write_bytes(bytes(len(AGG[0])) + b"")
     (tmp_path / "checkpoints" / IDS[1] / "operators" / "agg" / "partition-1.snap").write_bytes(b"x" * len(AGG[2]))
     with pytest.raises(Corrupt) as caught:
-        [fetch(folder, by_id[p.checkpoint], p, b"") for p in content.pieces]
+        [fetch(folder, p) for p in content.pieces]
     assert tell(caught.value) == "digest mismatch"
 
 

@@ -10,10 +10,11 @@ import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.formats import manifest as manifests
+from slackwater.keyed.vnodes import VNODE_COUNT
 from slackwater.laminar import manifest_v1, serde
+from slackwater.laminar.content import content_v1
 from slackwater.laminar.findings import Findings, fatal, refuse_fatal
 from slackwater.laminar.manifest_v1 import (
-    VNODE_COUNT,
     CheckpointManifest,
     ConnectorCheckpoint,
     OperatorCheckpoint,
@@ -21,7 +22,6 @@ from slackwater.laminar.manifest_v1 import (
     SinkCommitStatus,
     check_sidecar,
     check_sidecar_size,
-    content,
     decode,
     encode,
 )
@@ -284,7 +284,7 @@ def test_C4_state_without_a_digest_is_fatal_and_inline_state_gets_one_of_its_own
     for checksum in (None, "", "abcd", "x" * 64):
         assert cases(v1(state_checksum=checksum)) == {"no digest"}
     manifest, _ = read(v1())
-    pieces = content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces
+    pieces = content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces
     assert {piece.operator: piece.sha256 for piece in pieces} == {"agg": sha256(b"slack water"), "join": sha256(JOIN)}
 
 
@@ -300,7 +300,7 @@ def test_C5_each_operator_has_a_digest_of_its_own_range():
         }
     manifest, findings = read(document)
     assert fatal(findings) == []
-    pieces = {p.operator: p for p in content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces}
+    pieces = {p.operator: p for p in content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces}
     assert pieces["join"].sha256 == sha256(JOIN[:half])
     assert pieces["other"].sha256 == sha256(JOIN[half:])
 
@@ -376,7 +376,7 @@ def test_C9_C10_a_sink_that_is_not_known_to_have_committed_is_fatal(status):
 
 def test_C12_numbers_past_2_to_the_53_are_carried_as_text_or_refused():
     manifest, _ = read(v1(pipeline_hash=2**64 - 1, source_watermarks={"clicks": -(2**63)}))
-    made = content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN)
+    made = content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN)
     assert made.origin.pipeline_hash == "18446744073709551615"
     assert made.source_watermarks == {"clicks": "-9223372036854775808"}
     assert "number range" in cases(v1(timestamp_ms=2**53))
@@ -398,7 +398,7 @@ def test_C14_raw_error_text_is_never_repeated_and_paths_are_relative():
     for path, kept in (("/tmp/rocksdb_cp", None), ("../up", None), ("tables/cp", "tables/cp")):
         manifest, findings = read(v1(table_store_checkpoint_path=path))
         assert [tell(f) for f in fatal(findings)] == ["table store outside"]
-        assert content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).table_store_path == kept
+        assert content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).table_store_path == kept
 
 
 def test_A14_the_epoch_that_an_entry_repeats_is_compared():

@@ -9,16 +9,15 @@ import msgspec
 import pytest
 
 from slackwater.errors import Corrupt, Unsupported
+from slackwater.laminar.content import content_v2, needs_parent
 from slackwater.laminar.findings import Findings, fatal
 from slackwater.laminar.manifest_v2 import (
     CheckpointManifestV2,
     OperatorSnapshotEntry,
     PartitionSnapshotEntry,
     SourceOffsetEntry,
-    content,
     decode,
     encode,
-    needs_parent,
 )
 from slackwater.ops.import_ import copy_in
 from slackwater.ops.pipelines import open_pipeline
@@ -131,7 +130,7 @@ def test_A4_a_delta_needs_a_parent_that_it_does_not_name():
     assert ("delta base implied", "warning") in {(tell(f), f.severity) for f in findings}
     assert needs_parent(manifest)
     with pytest.raises(Corrupt) as caught:
-        content([manifest], manifest_sha256="ab" * 32)
+        content_v2([manifest], manifest_sha256="ab" * 32)
     assert tell(caught.value) == "chain broken"
     assert cases([], parent_id=IDS[0]) == {"bad parent"}
 
@@ -222,7 +221,7 @@ def test_B15_the_order_of_uploads_and_the_case_of_digests_do_not_matter():
     shouting = [{**entry, "sha256": entry["sha256"].upper()} for entry in reversed(WHOLE)]
     manifest, findings = read(v2(IDS[0], 1, shouting))
     assert fatal(findings) == []
-    pieces = content([manifest], manifest_sha256="ab" * 32).pieces
+    pieces = content_v2([manifest], manifest_sha256="ab" * 32).pieces
     assert [(p.partition, p.sha256) for p in pieces] == [(n, sha256(AGG[n])) for n in range(2)]
 
 

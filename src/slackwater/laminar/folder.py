@@ -13,8 +13,7 @@ from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
 from ..formats import manifest as manifests
 from ..store import Store
 from . import incremental, manifest_v1, manifest_v2, serde
-from .content import Content
-from .findings import Finding, Findings, fatal, refuse_fatal
+from .findings import Finding, Findings, fatal
 from .incremental import IncrementalCheckpointMetadata
 from .layout import CheckpointPaths, Kind, Place, Surveyed, artifact, may_hold, object_key, survey
 from .manifest_v1 import CheckpointManifest
@@ -300,41 +299,3 @@ def read_sidecar(folder: Folder, checkpoint: LaminarCheckpoint) -> bytes:
     if not isinstance(checkpoint.document, CheckpointManifest) or not manifest_v1.has_sidecar(checkpoint.document):
         return b""
     return folder.store.get(checkpoint.place.sidecar, max_bytes=manifest_v1.MAX_SIDECAR_BYTES)
-
-
-def chain_of(folder: Folder, checkpoint: LaminarCheckpoint) -> list[LaminarCheckpoint]:
-    """Follow the parents as far as deltas lead back; each must be there, older, and without a fatal finding."""
-    by_id = {c.checkpoint_id: c for c in folder.checkpoints if c.kind == "v2"}
-    chain = [checkpoint]
-    while isinstance(chain[-1].document, CheckpointManifestV2) and manifest_v2.needs_parent(chain[-1].document):
-        parent = by_id.get(chain[-1].parent_id or "")
-        older = parent is not None and (parent.epoch or 0) < (chain[-1].epoch or 0)
-        if parent is None or not older or len(chain) == manifest_v2.MAX_CHAIN:
-            raise Corrupt(
-                f"the deltas of checkpoint {checkpoint.checkpoint_id} need an older one, "
-                f"{chain[-1].parent_id}, which is not there",
-                code="laminar.damaged",
-                hint="copy a checkpoint that is whole; slackwater show FOLDER lists them",
-            )
-        refuse_fatal(parent.findings, f"checkpoint {parent.checkpoint_id}, which deltas need,")
-        chain.append(parent)
-    return chain
-
-
-def load_content(folder: Folder, checkpoint: LaminarCheckpoint) -> Content:
-    """Say in our terms what a checkpoint holds; refuse one with a fatal finding."""
-    refuse_fatal([*folder.findings, *checkpoint.findings], f"checkpoint {checkpoint.checkpoint_id}")
-    document = checkpoint.document
-    if isinstance(document, CheckpointManifest):
-        sidecar, findings = read_sidecar(folder, checkpoint), Findings()
-        manifest_v1.check_sidecar(document, sidecar, findings)
-        refuse_fatal(findings, f"checkpoint {checkpoint.checkpoint_id}")
-        return manifest_v1.content(document, manifest_sha256=checkpoint.manifest_sha256, sidecar=sidecar)
-    if isinstance(document, CheckpointManifestV2):
-        documents = [c.document for c in chain_of(folder, checkpoint) if isinstance(c.document, CheckpointManifestV2)]
-        return manifest_v2.content(documents, manifest_sha256=checkpoint.manifest_sha256)
-    raise Unsupported(
-        "an incremental checkpoint of LaminarDB has no digest of its state, so it is looked at and not restored",
-        code="laminar.unsupported",
-        hint="copy a checkpoint with a manifest.json",
-    )

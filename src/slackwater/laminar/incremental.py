@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from . import serde
-from .content import check_count, check_positive, check_time, check_watermark, unprotected
-from .findings import Findings
+from .findings import Findings, check_count, check_positive, check_time, check_watermark, unprotected
 from .serde import FLAG, I64, TEXT, U64, Many, Maybe, Pairs, Shape
 
 

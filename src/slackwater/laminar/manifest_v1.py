@@ -4,35 +4,27 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
-from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
 
 from ..errors import Corrupt
-from ..formats.keys import check_path
-from ..formats.manifest import Origin, SourcePosition
+from ..keyed.vnodes import VNODE_COUNT
 from . import serde
-from .content import (
-    Content,
-    Piece,
+from .findings import (
+    Findings,
     check_epoch,
     check_names,
     check_offsets,
     check_positive,
     check_time,
     check_watermark,
-    piece_path,
     unprotected,
 )
-from .findings import Findings
 from .serde import FLAG, I64, TEXT, U16, U32, U64, Many, Maybe, Pairs, Shape
 
 VERSION: Final = 1
-# Virtual partition count for state key distribution.
-VNODE_COUNT: Final = 256
 MAX_SIDECAR_BYTES = 1024 * 1024 * 1024
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -164,7 +156,7 @@ class _Status:
         return value.status if value.status != "Failed" else {"Failed": TEXT.write(value.error or "", where)}
 
 
-_CONNECTOR = Shape(ConnectorCheckpoint, offsets=Pairs(TEXT), epoch=U64, metadata=Pairs(TEXT))
+CONNECTOR = Shape(ConnectorCheckpoint, offsets=Pairs(TEXT), epoch=U64, metadata=Pairs(TEXT))
 _OPERATOR = Shape(OperatorCheckpoint, state_b64=Maybe(TEXT), external=FLAG, external_offset=U64, external_length=U64)
 _MANIFEST = Shape(
     CheckpointManifest,
@@ -172,10 +164,10 @@ _MANIFEST = Shape(
     checkpoint_id=U64,
     epoch=U64,
     timestamp_ms=U64,
-    source_offsets=Pairs(_CONNECTOR),
+    source_offsets=Pairs(CONNECTOR),
     sink_epochs=Pairs(U64),
     sink_commit_statuses=Pairs(_Status()),
-    table_offsets=Pairs(_CONNECTOR),
+    table_offsets=Pairs(CONNECTOR),
     operator_states=Pairs(_OPERATOR),
     table_store_checkpoint_path=Maybe(TEXT),
     watermark=Maybe(I64),
@@ -208,6 +200,7 @@ def validate(manifest: CheckpointManifest, findings: Findings) -> None:
     check_positive(manifest.epoch, "epoch", findings)
     check_time(manifest.timestamp_ms, "timestamp_ms", findings)
     check_watermark(manifest.watermark, findings)
+    # The number is LaminarDB's; our keyed states have taken it over.
     if manifest.vnode_count != VNODE_COUNT:
         findings.fatal(
             f"state is spread over {manifest.vnode_count or 'an unknown number of'} virtual partitions, not "
@@ -354,62 +347,6 @@ def check_sidecar(manifest: CheckpointManifest, sidecar: bytes, findings: Findin
         return
     if hashlib.sha256(sidecar).hexdigest() != manifest.state_checksum.lower():
         findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where="state.bin")
-
-
-def content(manifest: CheckpointManifest, *, manifest_sha256: str, sidecar: bytes) -> Content:
-    """Say in our terms what a manifest without fatal findings holds; ``sidecar`` is verified, and may be empty."""
-    return Content(
-        origin=Origin(
-            format="laminar-v1",
-            checkpoint_id=str(manifest.checkpoint_id),
-            epoch=manifest.epoch,
-            manifest_sha256=manifest_sha256,
-            pipeline_hash=None if manifest.pipeline_hash is None else str(manifest.pipeline_hash),
-        ),
-        watermark_ms=manifest.watermark or 0,
-        sources={name: _position(manifest.source_offsets[name]) for name in manifest.source_names},
-        source_watermarks={name: str(value) for name, value in manifest.source_watermarks.items()},
-        table_offsets={name: _position(connector) for name, connector in manifest.table_offsets.items()},
-        table_store_path=_relative(manifest.table_store_checkpoint_path),
-        sink_epochs=manifest.sink_epochs,
-        vnode_count=manifest.vnode_count,
-        pieces=list(_pieces(manifest, sidecar)),
-    )
-
-
-def _pieces(manifest: CheckpointManifest, sidecar: bytes) -> Iterable[Piece]:
-    for name, state in sorted(manifest.operator_states.items()):
-        place = state.place()
-        data = place if isinstance(place, bytes) else sidecar[place.offset : place.offset + place.length]
-        yield Piece(
-            operator=name,
-            partition=0,
-            delta=False,
-            path=piece_path(name, 0, f"{manifest.checkpoint_id:06d}", delta=False),
-            size_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
-            checkpoint=str(manifest.checkpoint_id),
-            inline=place if isinstance(place, bytes) else None,
-            offset=0 if isinstance(place, bytes) else place.offset,
-        )
-
-
-def _position(connector: ConnectorCheckpoint) -> SourcePosition:
-    verbatim = json.dumps(_CONNECTOR.write(connector, ""), ensure_ascii=False, separators=(",", ":"))
-    return SourcePosition(
-        source_type=source_type(connector),
-        offsets=connector.offsets,
-        verbatim=verbatim,
-        metadata=connector.metadata,
-    )
-
-
-def _relative(path: str | None) -> str | None:
-    """An absolute path of another machine says nothing here (C14)."""
-    try:
-        return None if path is None else check_path(path)
-    except Corrupt:
-        return None
 
 
 def source_type(connector: ConnectorCheckpoint) -> str:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from ..errors import Corrupt
-from ..formats.manifest import Origin, SourcePosition
 from . import serde
-from .content import (
-    Content,
-    Piece,
+from .findings import (
+    Findings,
     check_count,
     check_epoch,
     check_names,
@@ -22,16 +17,12 @@ from .content import (
     check_positive,
     check_time,
     check_watermark,
-    piece_path,
     unprotected,
 )
-from .findings import Findings
 from .layout import artifact, below_checkpoint
 from .serde import FLAG, I64, TEXT, U32, U64, Many, Maybe, Pairs, Shape
 
 VERSION: Final = 2
-# A delta needs all that came before it; LaminarDB has no bound for that (A4).
-MAX_CHAIN = 1_000
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
@@ -96,7 +87,7 @@ _PARTITION = Shape(
     PartitionSnapshotEntry, partition_id=U32, is_delta=FLAG, path=TEXT, size_bytes=U64, sha256=Maybe(TEXT)
 )
 _OPERATOR = Shape(OperatorSnapshotEntry, partitions=Many(_PARTITION), total_bytes=U64)
-_SOURCE = Shape(SourceOffsetEntry, source_type=TEXT, offsets=Pairs(TEXT), epoch=U64)
+SOURCE = Shape(SourceOffsetEntry, source_type=TEXT, offsets=Pairs(TEXT), epoch=U64)
 _MANIFEST = Shape(
     CheckpointManifestV2,
     version=U32,
@@ -104,7 +95,7 @@ _MANIFEST = Shape(
     epoch=U64,
     timestamp_ms=U64,
     operators=Pairs(_OPERATOR),
-    source_offsets=Pairs(_SOURCE),
+    source_offsets=Pairs(SOURCE),
     parent_id=Maybe(_Id()),
     watermark=Maybe(I64),
     total_size_bytes=U64,
@@ -192,76 +183,3 @@ def _check_sum(total: int, said: int, where: str, findings: Findings) -> None:
         )
     else:
         findings.fatal(f"the sizes add up to {total}, not {said}", code="laminar.damaged", where=where)
-
-
-def needs_parent(manifest: CheckpointManifestV2) -> bool:
-    return any(p.is_delta for operator in manifest.operators.values() for p in operator.partitions)
-
-
-def content(chain: Sequence[CheckpointManifestV2], *, manifest_sha256: str) -> Content:
-    """Say in our terms what a manifest without fatal findings holds.
-
-    ``chain`` is the manifest, then its parent, and so on, as far as its deltas lead back.
-    """
-    manifest = chain[0]
-    return Content(
-        origin=Origin(
-            format="laminar-v2",
-            checkpoint_id=manifest.checkpoint_id,
-            epoch=manifest.epoch,
-            manifest_sha256=manifest_sha256,
-            pipeline_hash=None,
-        ),
-        watermark_ms=manifest.watermark or 0,
-        sources={name: _position(source) for name, source in manifest.source_offsets.items()},
-        source_watermarks={},
-        table_offsets={},
-        table_store_path=None,
-        sink_epochs={},
-        vnode_count=None,
-        pieces=[
-            piece
-            for name, operator in sorted(manifest.operators.items())
-            for partition in sorted(operator.partitions, key=lambda partition: partition.partition_id)
-            for piece in _pieces(chain, name, partition.partition_id)
-        ],
-    )
-
-
-def _pieces(chain: Sequence[CheckpointManifestV2], operator: str, number: int) -> list[Piece]:
-    """Collect a partition's snapshot and the deltas after it, oldest first."""
-    found: list[Piece] = []
-    for manifest in chain:
-        entry = next(
-            (
-                p
-                for p in manifest.operators.get(operator, OperatorSnapshotEntry(partitions=[])).partitions
-                if p.partition_id == number
-            ),
-            None,
-        )
-        if entry is None:
-            break
-        found.append(
-            Piece(
-                operator=operator,
-                partition=number,
-                delta=entry.is_delta,
-                path=piece_path(operator, number, manifest.checkpoint_id, delta=entry.is_delta),
-                size_bytes=entry.size_bytes,
-                sha256=(entry.sha256 or "").lower(),
-                checkpoint=manifest.checkpoint_id,
-            )
-        )
-        if not entry.is_delta:
-            return found[::-1]
-    raise Corrupt(
-        f"the deltas of partition {number} of {operator!r} do not lead back to a snapshot",
-        code="laminar.damaged",
-        hint="copy a checkpoint that is whole; slackwater show FOLDER lists them",
-    )
-
-
-def _position(source: SourceOffsetEntry) -> SourcePosition:
-    verbatim = json.dumps(_SOURCE.write(source, ""), ensure_ascii=False, separators=(",", ":"))
-    return SourcePosition(source_type=source.source_type, offsets=source.offsets, verbatim=verbatim, metadata={})

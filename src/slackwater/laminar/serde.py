@@ -200,6 +200,11 @@ def encode(value: msgspec.Struct, kind: Shape[Any]) -> bytes:
     return json.dumps(kind.write(value, ""), indent=2, ensure_ascii=False).encode()
 
 
+def encode_line(value: msgspec.Struct, kind: Shape[Any]) -> str:
+    """Encode a part of a document as one line, to be kept word for word."""
+    return json.dumps(kind.write(value, ""), ensure_ascii=False, separators=(",", ":"))
+
+
 def version_of(document: Any) -> int | None:
     """Read the version of a parsed document, before anything else in it is looked at."""
     version = document.get("version") if isinstance(document, Mapping) else None

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from ..errors import Corrupt, SlackwaterError, Unavailable
+from ..errors import SlackwaterError, Unavailable
 from . import lcb1, manifest_v1
-from .content import Piece
 from .findings import Findings, Severity
 from .folder import Folder, LaminarCheckpoint, artifact_key, read_sidecar
 from .manifest_v1 import CheckpointManifest
@@ -135,24 +134,3 @@ def _unless_away(error: SlackwaterError, where: str, findings: Findings) -> None
     if isinstance(error, Unavailable):
         raise error
     findings.fatal(f"it could not be read: {error.message}", code="laminar.damaged", where=where)
-
-
-def fetch(folder: Folder, checkpoint: LaminarCheckpoint, piece: Piece, sidecar: bytes) -> bytes:
-    """Get the bytes of one piece, verified; ``checkpoint`` is the one that wrote it."""
-    document = checkpoint.document
-    data = piece.inline
-    if data is None and isinstance(document, CheckpointManifestV2):
-        entries = document.operators[piece.operator].partitions
-        entry = next(entry for entry in entries if entry.partition_id == piece.partition)
-        key = artifact_key(folder.sizes, checkpoint.place, document.checkpoint_id, piece.operator, entry)
-        data = b"" if key is None else folder.store.get(key, max_bytes=piece.size_bytes)
-    elif data is None:
-        data = sidecar[piece.offset : piece.offset + piece.size_bytes]
-    if len(data) != piece.size_bytes or hashlib.sha256(data).hexdigest() != piece.sha256:
-        raise Corrupt(
-            f"partition {piece.partition} of {piece.operator!r} in checkpoint {checkpoint.checkpoint_id} is not what "
-            "its manifest describes",
-            code="laminar.damaged",
-            hint="slackwater verify FOLDER --read-data names every damaged object; restore it from a copy",
-        )
-    return data
