@@ -1,4 +1,4 @@
-"""Folders as LaminarDB leaves them, written from the text of the seeds and never by our own encoders."""
+"""Folders as LaminarDB leaves them, written from the text of its documents and never by our own encoders."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def v2_folder(root: Path, *, defective: bool = False, base: str = "checkpoints/"
     """Three checkpoints: a whole one, a delta on top of it, and another whole one; in one of the two path forms.
 
     In the defective form manifests and artifacts lie beside the folder that the documents name, and paths are stored
-    in full, as the seed's code does it.
+    in full, as LaminarDB's code does it.
     """
     slash = "" if defective else "/"
     files: dict[str, bytes | str | dict[str, Any]] = {}

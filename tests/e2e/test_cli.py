@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from slackwater.cli.pipelines import command as pipelines_command
+from slackwater.formats import record as records
 from slackwater.formats.keys import LATEST, record_key
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import answer, lines, refusal, slackwater
+from tests.laminar_findings import tell
 from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1_folder, v2_folder
 
 
@@ -25,14 +26,14 @@ def test_a_folder_is_shown_as_it_is(tmp_path, defective):
     assert shown["latest"] == IDS[2] and "fatal" not in severities(shown)
     assert answer("show", root, "--at", "1")["checkpoint"]["checkpoint_id"] == IDS[0]
     text = "\n".join(lines("show", root))
-    assert IDS[0] in text and "clicks-0 3" in text and "seed.no_self_digest" in text
+    assert IDS[0] in text and "clicks-0 3" in text and "laminar.unverifiable" in text
 
 
 def test_a_folder_of_version_1_is_shown_without_the_text_of_failures_and_without_state(tmp_path):
     root = v1_folder(tmp_path, sink_commit_statuses={"pg": {"Failed": "password=hunter2"}})
     shown = answer("show", root / "checkpoints")
     assert shown["checkpoint"]["sound"] is False
-    assert "seed.sink_not_committed" in {finding["code"] for finding in shown["findings"]}
+    assert "sink not committed" in {tell(finding) for finding in shown["findings"]}
     assert "clicks  kafka  clicks-0 9007199254740993" in lines("show", root)
     assert "hunter2" not in str(shown) and "hunter2" not in "\n".join(lines("show", root))
     assert shown["checkpoint"]["document"]["operator_states"]["join"]["external_length"] == len(JOIN)
@@ -42,7 +43,7 @@ def test_an_incremental_folder_is_shown_and_does_not_verify(tmp_path):
     root = incremental_folder(tmp_path)
     shown = answer("show", root)
     assert [(c["kind"], c["epoch"]) for c in shown["checkpoints"]] == [("incremental", 10), ("incremental", 11)]
-    assert "seed.no_digest" in {f["code"] for f in answer("verify", root, code=13)["findings"]}
+    assert "no digest" in {tell(f) for f in answer("verify", root, code=13)["findings"]}
     assert "source1  ?     100" in lines("show", root)
 
 
@@ -61,9 +62,7 @@ def test_a_damaged_folder_exits_13_and_names_the_object(tmp_path):
     assert answer("verify", root)["sound"]
     found = answer("verify", root, "--read-data", code=13)["findings"]
     (wrong,) = [finding for finding in found if finding["severity"] == "fatal"]
-    assert wrong["code"] == "seed.digest_mismatch" and wrong["where"].endswith(
-        f"{IDS[2]}/operators/agg/partition-0.snap"
-    )
+    assert tell(wrong) == "digest mismatch" and wrong["where"].endswith(f"{IDS[2]}/operators/agg/partition-0.snap")
     assert wrong["checkpoint_id"] == IDS[2]
     assert answer("verify", root, "--read-data", "--at", IDS[0])["sound"]
     assert "1 fatal finding" in lines("verify", root, "--read-data", code=13)[-1]
@@ -95,7 +94,7 @@ def test_what_cannot_be_copied_is_refused_with_its_exit_code(tmp_path):
     url = tmp_path / "store" / "orders"
     assert "copy.no_folder" in refusal("copy", tmp_path / "nothing", url, code=10)
     damaged = v1_folder(tmp_path / "db", vnode_count=128)
-    assert "seed.fatal" in refusal("copy", damaged, url, code=13)
+    assert "laminar.refused" in refusal("copy", damaged, url, code=13)
     assert not Path(url).exists()
     assert "checkpoint.not_found" in refusal("copy", damaged, url, "--at", "99", code=10)
 

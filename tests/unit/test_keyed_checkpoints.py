@@ -1,7 +1,7 @@
 """A keyed pipeline: what is written is there at the next start, checkpoints are deltas, and one writer has it.
 
-The tests of the seed ``incremental/manager.rs`` have their names here; its defects are the rows E1 to E18. Those of a
-killed process are in ``tests/crash/test_keyed_kills.py``.
+The tests of LaminarDB's ``incremental/manager.rs`` have their names here; its defects are the rows E1 to E18. Those
+of a killed process are in ``tests/crash/test_keyed_kills.py``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def opened(tmp_path: Path) -> Any:
         yield counts
 
 
-# --- the seed's own tests
+# --- LaminarDB's own tests
 
 
 def test_checkpoint_config_validation(tmp_path):

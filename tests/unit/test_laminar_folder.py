@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, NotFound, Unsupported
+from slackwater.laminar.content import fetch, load_content
 from slackwater.laminar.findings import fatal
-from slackwater.laminar.folder import Folder, load_content, open_folder, resolve
-from slackwater.laminar.verification import FolderVerification, fetch, findings_of, verify_folder
+from slackwater.laminar.folder import Folder, open_folder, resolve
+from slackwater.laminar.verification import FolderVerification, findings_of, verify_folder
 from slackwater.store import open_store
-from tests.golden.seeds_batches import VERSION_1, VERSION_2
+from tests.golden.laminar_batches import VERSION_1, VERSION_2
+from tests.laminar_findings import tell
 from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1, v1_folder, v2, v2_folder, write
 from tests.pipelines import make_pipeline
 
@@ -30,7 +32,7 @@ def verified(root: Path, *, read_data: bool = True) -> FolderVerification:
 
 
 def wrong(root: Path) -> set[str]:
-    return {finding.code for finding in verified(root).findings if finding.severity == "fatal"}
+    return {tell(finding) for finding in verified(root).findings if finding.severity == "fatal"}
 
 
 def digest_of(root: Path) -> dict[str, str]:
@@ -96,19 +98,19 @@ def test_an_incremental_folder_is_shown_and_not_restored(tmp_path):
         ("incremental", "1", 10, None),
         ("incremental", "2", 11, "1"),
     ]
-    assert [(f.code, f.where) for f in folder.findings] == [("seed.partial", "checkpoint_0000000000000003")]
+    assert [(tell(f), f.where) for f in folder.findings] == [("partial", "checkpoint_0000000000000003")]
     with pytest.raises(Corrupt) as caught:
         load_content(folder, folder.newest)
-    assert caught.value.code == "seed.fatal"
+    assert tell(caught.value) == "refused"
 
 
 def test_batches_are_found_and_read(tmp_path):
     root = write(tmp_path, {"checkpoints/batch-000007.lz4": VERSION_2, "checkpoints/batch-1000000.lz4": VERSION_1})
     assert sorted(opened(root).batches.values()) == [7, 1_000_000]
     result = verified(root)
-    assert result.sound and [f.code for f in result.findings] == ["seed.batch_unchecked"]
+    assert result.sound and [tell(f) for f in result.findings] == ["no checksum"]
     (root / "checkpoints" / "batch-000007.lz4").write_bytes(VERSION_2[:-1])
-    assert wrong(root) == {"seed.unreadable"}
+    assert wrong(root) == {"unreadable"}
     with pytest.raises(NotFound):
         resolve(opened(root), "latest")
 
@@ -124,7 +126,7 @@ def test_A1_A2_A12_both_path_forms_are_read_whole(tmp_path, defective):
     assert [c.checkpoint_id for c in folder.checkpoints] == IDS[:3]
     result = verified(root)
     assert result.sound and result.objects == 6 and result.read_bytes == sum(map(len, AGG)) + len(AGG[2]) + 7
-    assert ("seed.defective_paths" in {f.code for f in folder.findings}) is defective
+    assert ("defective paths" in {tell(f) for f in folder.findings}) is defective
     assert digest_of(root) == before
 
 
@@ -146,14 +148,13 @@ def test_a_folder_in_an_object_store_reads_the_same(tmp_path):
 def test_what_a_checkpoint_holds_is_fetched_verified(tmp_path):
     folder = opened(v2_folder(tmp_path))
     checkpoint = resolve(folder, IDS[1])
-    by_id = {c.checkpoint_id: c for c in folder.checkpoints}
     content = load_content(folder, checkpoint)
-    assert [fetch(folder, by_id[p.checkpoint], p, b"") for p in content.pieces] == [AGG[0], b"a delta", AGG[2]]
+    assert [fetch(folder, p) for p in content.pieces] == [AGG[0], b"a delta", AGG[2]]
     (tmp_path / "checkpoints" / IDS[0] / "operators" / "agg" / "partition-0.snap").write_bytes(bytes(len(AGG[0])) + b"")
     (tmp_path / "checkpoints" / IDS[1] / "operators" / "agg" / "partition-1.snap").write_bytes(b"x" * len(AGG[2]))
     with pytest.raises(Corrupt) as caught:
-        [fetch(folder, by_id[p.checkpoint], p, b"") for p in content.pieces]
-    assert caught.value.code == "seed.digest_mismatch"
+        [fetch(folder, p) for p in content.pieces]
+    assert tell(caught.value) == "digest mismatch"
 
 
 @pytest.mark.parametrize(("ref", "found"), [("latest", 2), ("3", 2), ("2", 1), (IDS[0], 0), (IDS[1][:36], 1)], ids=str)
@@ -180,24 +181,24 @@ def test_A7_B7_a_flipped_missing_or_cut_artifact_is_found(tmp_path, defective):
     victim = min(root.rglob("partition-0.delta"))
     whole = victim.read_bytes()
     victim.write_bytes(b"A" + whole[1:])
-    assert wrong(root) == {"seed.digest_mismatch"}
+    assert wrong(root) == {"digest mismatch"}
     victim.write_bytes(whole[:-1])
-    assert wrong(root) == {"seed.object_size"}
+    assert wrong(root) == {"object size"}
     victim.unlink()
-    assert wrong(root) == {"seed.object_missing"}
+    assert wrong(root) == {"object missing"}
 
 
 def test_C4_C5_a_flipped_byte_of_the_sidecar_is_found(tmp_path):
     root = v1_folder(tmp_path)
     victim = root / "checkpoints" / "checkpoint_000002" / "state.bin"
     victim.write_bytes(JOIN[:-1] + b"!")
-    assert wrong(root) == {"seed.digest_mismatch"}
+    assert wrong(root) == {"digest mismatch"}
     folder = opened(root)
     with pytest.raises(Corrupt) as caught:
         load_content(folder, folder.newest)
-    assert caught.value.code == "seed.fatal"
+    assert tell(caught.value) == "refused"
     victim.unlink()
-    assert wrong(root) == {"seed.state_missing"}
+    assert wrong(root) == {"state missing"}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_B8_F1_a_broken_pointer_is_told_and_the_newest_is_found_without_it(tmp_p
     (root / "checkpoints" / "_latest").write_bytes(pointer)
     folder = opened(root)
     assert folder.newest.checkpoint_id == IDS[2]
-    assert [(f.code, f.severity) for f in folder.findings] == [("seed.latest", "warning")]
+    assert [(tell(f), f.severity) for f in folder.findings] == [("latest", "warning")]
 
 
 def test_B8_a_pointer_with_a_newline_is_read(tmp_path):
@@ -233,21 +234,21 @@ def test_B12_a_checkpoint_in_both_forms_is_listed_once_and_two_that_differ_are_t
     shutil.copy(manifest, beside)
     assert len(opened(root).checkpoints) == 3 and verified(root).sound
     beside.write_bytes(manifest.read_bytes() + b"\n")
-    assert wrong(root) == {"seed.two_manifests"}
+    assert wrong(root) == {"two manifests"}
 
 
 def test_B12_what_is_skipped_is_told(tmp_path):
     root = v2_folder(tmp_path)
     write(root, {"checkpoints/not-an-idmanifest.json": "{}"})
-    assert [(f.code, f.where) for f in opened(root).findings] == [
-        ("seed.foreign_key", "checkpoints/not-an-idmanifest.json")
+    assert [(tell(f), f.where) for f in opened(root).findings] == [
+        ("foreign key", "checkpoints/not-an-idmanifest.json")
     ]
 
 
 def test_B10_a_manifest_under_another_name_is_found(tmp_path):
     root = v2_folder(tmp_path)
     shutil.copytree(root / "checkpoints" / IDS[2], root / "checkpoints" / IDS[5])
-    assert "seed.wrong_id" in wrong(root)
+    assert "wrong id" in wrong(root)
 
 
 def test_a_manifest_that_does_not_decode_is_told_and_hides_no_other(tmp_path):
@@ -255,7 +256,7 @@ def test_a_manifest_that_does_not_decode_is_told_and_hides_no_other(tmp_path):
     (root / "checkpoints" / IDS[1] / "manifest.json").write_bytes(b"")
     folder = opened(root)
     assert [c.checkpoint_id for c in folder.checkpoints if c.sound] == [IDS[0], IDS[2]]
-    assert "seed.malformed" in {f.code for f in findings_of(folder, folder.checkpoints)}
+    assert "malformed" in {tell(f) for f in findings_of(folder, folder.checkpoints)}
 
 
 def test_A4_a_chain_whose_base_is_gone_or_not_sound_is_not_read(tmp_path):
@@ -269,7 +270,7 @@ def test_A4_a_chain_whose_base_is_gone_or_not_sound_is_not_read(tmp_path):
     folder = opened(root)
     with pytest.raises(Corrupt) as caught:
         load_content(folder, resolve(folder, "2"))
-    assert caught.value.code == "seed.chain_broken"
+    assert tell(caught.value) == "chain broken"
     assert load_content(folder, resolve(folder, "3")).pieces
 
 
@@ -288,12 +289,12 @@ def test_A10_two_operators_on_one_object_are_told(tmp_path):
             f"checkpoints/{IDS[4]}/operators/a/partition-0.snap": b"x",
         },
     )
-    assert "seed.object_shared" in {f.code for f in fatal(opened(root).newest.findings)}
+    assert "object shared" in {tell(f) for f in fatal(opened(root).newest.findings)}
 
 
 def test_a_newer_version_is_unsupported_and_not_misread(tmp_path):
     write(tmp_path, {"checkpoints/checkpoint_000001/manifest.json": {"version": 9}})
     folder = opened(tmp_path)
-    assert [f.code for f in folder.newest.findings] == ["seed.unknown_version"]
+    assert [tell(f) for f in folder.newest.findings] == ["unknown version"]
     with pytest.raises((Corrupt, Unsupported)):
         load_content(folder, folder.newest)

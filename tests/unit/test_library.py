@@ -134,7 +134,7 @@ def test_small_partitions_hold_on_to_few_batches(tmp_path, monkeypatch):
         for row in range(30):
             # One after the other changes; without an end to it, each would hold on to the batch of its last change.
             save(pipeline, row, *(f"{n}: {row - (row - n) % 10}".encode() for n in range(10)))
-            entry = look_at(str(tmp_path / "orders")).state.live[-1]
+            entry = read_pipeline(str(tmp_path / "orders")).state.live[-1]
             assert len(load_manifest(pipeline._driver.pipeline.store, entry).objects) <= 5
     assert recovered(tmp_path)[2]["counts"][3] == b"3: 23"
 

@@ -13,7 +13,6 @@ from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
-from slackwater.program import open_pipeline
 from slackwater.protocol import keep as plans
 from slackwater.protocol import state as states
 from slackwater.protocol.retention import References
@@ -57,8 +56,8 @@ def test_a_full_pipeline_starts_again_once_deletes_work(tmp_path: Path, monkeypa
         driver.step(600)
     assert len(driver.driver.state.live) == 3
     driver.release()
-    assert open_pipeline(str(driver.pipeline)).state.retired == []
-    assert verify(open_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
+    assert read_pipeline(str(driver.pipeline)).state.retired == []
+    assert verify(read_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
 
 
 @pytest.mark.usefixtures("small")

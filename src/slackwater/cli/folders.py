@@ -10,7 +10,7 @@ from .text import ProgressLine, count, format_offsets, format_size, format_time,
 
 if TYPE_CHECKING:
     from ..laminar.findings import Finding
-    from ..laminar.folder import Folder, SeedCheckpoint
+    from ..laminar.folder import Folder, LaminarCheckpoint
     from ..laminar.verification import FolderFinding
 
 _INSTEAD = ("pipeline.not_found", "log.missing")
@@ -83,14 +83,14 @@ def verify_folder(folder: Folder, ref: str | None, *, read_data: bool, as_json: 
     return 0 if result.sound else Corrupt.exit_code
 
 
-def _facts(checkpoint: SeedCheckpoint) -> dict[str, Any]:
+def _facts(checkpoint: LaminarCheckpoint) -> dict[str, Any]:
     names = ("kind", "checkpoint_id", "epoch", "created_at_ms", "size_bytes", "parent_id", "sound")
     facts = {name: getattr(checkpoint, name) for name in names}
     return {**facts, "form": checkpoint.place.form, "key": checkpoint.place.document}
 
 
-def _content(checkpoint: SeedCheckpoint) -> dict[str, Any]:
-    """What the document says, in the seed's own words; the text of a failed commit may hold secrets, and stays out."""
+def _content(checkpoint: LaminarCheckpoint) -> dict[str, Any]:
+    """What the document says, in LaminarDB's own words; the text of a failed commit may hold secrets, and stays out."""
     import msgspec  # noqa: PLC0415
 
     document = msgspec.to_builtins(checkpoint.document)
@@ -123,7 +123,7 @@ def _tally(findings: list[Finding]) -> str:
     return ", ".join(f"{n} {words[name] if n > 1 else name}" for name, n in counted.items() if n) or "none"
 
 
-def _print_content(checkpoint: SeedCheckpoint) -> None:
+def _print_content(checkpoint: LaminarCheckpoint) -> None:
     document = checkpoint.document
     sources = [_source_row(name, source) for name, source in getattr(document, "source_offsets", {}).items()]
     operators = [

@@ -1,4 +1,4 @@
-"""The configuration of a keyed pipeline, with the names and the defaults of the seed ``incremental/manager.rs``."""
+"""The configuration of a keyed pipeline, with the names and the defaults of LaminarDB's ``incremental/manager.rs``."""
 
 from __future__ import annotations
 

@@ -20,10 +20,8 @@ from ..rocks.database import LOCK, lock_folder
 from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store
-from ..store.files import make_folder, remove_folder, sync_folder
-from .capture import STATE, check_restored, folder_of
 from ..store.files import make_folder, remove_folder, sync_folder, write_file
-from .capture import STATE, folder_of
+from .capture import STATE, check_restored, folder_of
 from .format import DESCRIPTION_FILE, Lineage
 from .state import KeyedState
 

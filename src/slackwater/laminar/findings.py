@@ -1,13 +1,17 @@
-"""Findings: what is wrong with a document of the seeds that could be read all the same."""
+"""What is wrong with a document of LaminarDB that could be read all the same: findings, and the checks they share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
 
-from ..errors import Corrupt
+from ..errors import Corrupt, InvalidInput
+from ..formats.keys import format_name
+
+_MAX_COUNT = 2**53 - 1
 
 Severity = Literal["fatal", "warning", "note"]
 
@@ -46,7 +50,85 @@ def refuse_fatal(findings: Iterable[Finding], what: str) -> None:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise Corrupt(
             f"{what} cannot be trusted: {wrong[0].where}: {wrong[0].message}{more}",
-            code="seed.fatal",
+            code="laminar.refused",
             hint="slackwater verify FOLDER --read-data lists every finding",
             findings=[msgspec.structs.asdict(finding) for finding in wrong],
         )
+
+
+# --- what every document is checked for
+
+
+def check_count(value: int, where: str, findings: Findings) -> None:
+    """A number that no JSON tool keeps cannot be carried on (C12)."""
+    if value > _MAX_COUNT:
+        findings.fatal(
+            "the number is above 2^53 - 1 and cannot be carried on", code="laminar.inconsistent", where=where
+        )
+
+
+def check_positive(value: int, where: str, findings: Findings) -> None:
+    if value == 0:
+        findings.fatal("it is 0, and counts from 1", code="laminar.inconsistent", where=where)
+    check_count(value, where, findings)
+
+
+def check_time(value: int, where: str, findings: Findings) -> None:
+    """A clock that could not be read gives 0; nothing is decided by it."""
+    if value == 0:
+        findings.warn("it is 0: the clock could not be read", code="laminar.unusual", where=where)
+    check_count(value, where, findings)
+
+
+def check_watermark(value: int | None, findings: Findings) -> None:
+    if value is not None and not 0 <= value <= _MAX_COUNT:
+        findings.fatal(
+            "a watermark before 1970, or past 2^53 - 1 ms, cannot be carried on",
+            code="laminar.inconsistent",
+            where="watermark",
+        )
+
+
+def check_names(names: Iterable[str], where: str, findings: Findings) -> None:
+    """Names become one component of a path each; LaminarDB's are joined as they are (A10)."""
+    for name in names:
+        try:
+            fits = bool(format_name(name)) and len(name) <= 200
+        except InvalidInput:
+            fits = False
+        if not fits:
+            findings.fatal(
+                "it is empty, made of dots, too long, or has control characters",
+                code="laminar.inconsistent",
+                where=f"{where}.{name[:60]!r}",
+            )
+
+
+def check_epoch(epoch: int, newest: int, where: str, findings: Findings) -> None:
+    """The epoch that an entry repeats must not be another than the manifest's (A14)."""
+    if epoch > newest:
+        findings.fatal(f"it belongs to epoch {epoch}, after epoch {newest}", code="laminar.inconsistent", where=where)
+    elif epoch < newest:
+        findings.warn(f"it belongs to epoch {epoch}, before epoch {newest}", code="laminar.unusual", where=where)
+
+
+_WITHOUT_TOPIC = re.compile(r"partition-[0-9]+")
+
+
+def check_offsets(source_type: str, offsets: Mapping[str, str], where: str, findings: Findings) -> None:
+    """Two spellings of Kafka's partitions exist: LaminarDB's documents leave the topic out, connectors do not (C13)."""
+    if source_type == "kafka" and any(_WITHOUT_TOPIC.fullmatch(key) for key in offsets):
+        findings.note(
+            "the keys do not name the topic; they are carried on as they are",
+            code="laminar.unusual",
+            where=where,
+        )
+
+
+def unprotected(findings: Findings) -> None:
+    """Nothing vouches for LaminarDB's manifest itself (A8, C4): every one has this finding."""
+    findings.warn(
+        "the manifest has no digest: a changed offset, watermark or inline byte cannot be noticed",
+        code="laminar.unverifiable",
+        where="manifest",
+    )

@@ -13,8 +13,7 @@ from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
 from ..formats import manifest as manifests
 from ..store import Store
 from . import incremental, manifest_v1, manifest_v2, serde
-from .content import Content
-from .findings import Finding, Findings, fatal, refuse_fatal
+from .findings import Finding, Findings, fatal
 from .incremental import IncrementalCheckpointMetadata
 from .layout import CheckpointPaths, Kind, Place, Surveyed, artifact, may_hold, object_key, survey
 from .manifest_v1 import CheckpointManifest
@@ -26,7 +25,7 @@ _DAMAGE = (Corrupt, InvalidInput, NotFound, Unsupported)
 _MAX_POINTER_BYTES = 4096
 
 
-class SeedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
+class LaminarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One checkpoint of the folder. Without a document it could not be read, and its one finding says why."""
 
     place: Place
@@ -51,13 +50,13 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     store: Store
     sizes: dict[str, int]
-    checkpoints: list[SeedCheckpoint]
+    checkpoints: list[LaminarCheckpoint]
     batches: dict[str, int]
     latest: str | None
     findings: list[Finding]
 
     @property
-    def newest(self) -> SeedCheckpoint:
+    def newest(self) -> LaminarCheckpoint:
         """The one with the greatest epoch: neither a pointer nor an id decides that."""
         return self.checkpoints[-1]
 
@@ -93,7 +92,7 @@ def open_folder(store: Store) -> Folder | None:
     )
 
 
-def resolve(folder: Folder, ref: str) -> SeedCheckpoint:
+def resolve(folder: Folder, ref: str) -> LaminarCheckpoint:
     """Find a checkpoint by ``latest``, by its epoch, or by its id or the beginning of it."""
     if not folder.checkpoints:
         raise NotFound(f"{folder.url} holds batches and no checkpoint", code="checkpoint.not_found")
@@ -125,8 +124,8 @@ def _once(places: list[Place]) -> list[Place]:
     return list(kept.values())
 
 
-def _load(store: Store, place: Place, sizes: dict[str, int]) -> SeedCheckpoint | None:
-    """Load one checkpoint; None when its document is no seed's after all."""
+def _load(store: Store, place: Place, sizes: dict[str, int]) -> LaminarCheckpoint | None:
+    """Load one checkpoint; None when its document is none of LaminarDB's."""
     findings, kind, data = Findings(), place.kind, b""
     try:
         data = store.get(place.document, max_bytes=serde.MAX_DOCUMENT_BYTES)
@@ -156,7 +155,7 @@ def _check_place(place: Place, document: Document, sizes: dict[str, int], findin
     said = str(document.id if isinstance(document, IncrementalCheckpointMetadata) else document.checkpoint_id)
     if place.name and place.name != said:
         findings.fatal(
-            f"the document says {said}, its name says {place.name}", code="seed.wrong_id", where=place.document
+            f"the document says {said}, its name says {place.name}", code="laminar.damaged", where=place.document
         )
     if isinstance(document, CheckpointManifest):
         manifest_v1.check_sidecar_size(document, sizes.get(place.sidecar), findings)
@@ -173,14 +172,14 @@ def _check_artifacts(place: Place, document: CheckpointManifestV2, sizes: dict[s
             where = f"operators.{name}.partition-{partition.partition_id}"
             key = artifact_key(sizes, place, document.checkpoint_id, name, partition)
             if key is None:
-                findings.fatal("the object is not there", code="seed.object_missing", where=where)
+                findings.fatal("the object is not there", code="laminar.damaged", where=where)
                 continue
             if key in seen:
-                findings.fatal("another partition has the same object", code="seed.object_shared", where=where)
+                findings.fatal("another partition has the same object", code="laminar.inconsistent", where=where)
             seen.add(key)
             if sizes[key] != partition.size_bytes:
                 findings.fatal(
-                    f"{key} has {sizes[key]} bytes, not {partition.size_bytes}", code="seed.object_size", where=where
+                    f"{key} has {sizes[key]} bytes, not {partition.size_bytes}", code="laminar.damaged", where=where
                 )
 
 
@@ -207,7 +206,9 @@ def artifact_key(
     return alone if not place.name and alone in sizes else None
 
 
-def _describe(place: Place, kind: Kind, document: Document | None, data: bytes, findings: Findings) -> SeedCheckpoint:
+def _describe(
+    place: Place, kind: Kind, document: Document | None, data: bytes, findings: Findings
+) -> LaminarCheckpoint:
     facts: dict[str, Any] = {"checkpoint_id": place.name, "epoch": None, "created_at_ms": None}
     facts |= {"size_bytes": None, "parent_id": None}
     if isinstance(document, CheckpointManifestV2):
@@ -221,7 +222,7 @@ def _describe(place: Place, kind: Kind, document: Document | None, data: bytes, 
         parent = None if document.parent_id is None else str(document.parent_id)
         facts = {"checkpoint_id": str(document.id), "epoch": document.epoch, "parent_id": parent}
         facts |= {"created_at_ms": 1000 * document.timestamp, "size_bytes": document.size_bytes}
-    return SeedCheckpoint(
+    return LaminarCheckpoint(
         place=place,
         kind=kind,
         document=document,
@@ -249,14 +250,14 @@ def _check_forms(store: Store, found: Surveyed, findings: Findings) -> None:
         if len(places) > 1 and _differ(store, places):
             findings.fatal(
                 f"checkpoint {name} has two manifests, {places[0].document} and {places[1].document}, that differ",
-                code="seed.two_manifests",
+                code="laminar.damaged",
                 where=name,
             )
     defective = sum(place.form == "defective" for place in found.places)
     if defective:
         findings.note(
-            f"{defective} of the checkpoints lie beside their folders: the seed joins paths without a slash",
-            code="seed.defective_paths",
+            f"{defective} of the checkpoints lie beside their folders: LaminarDB joins paths without a slash",
+            code="laminar.unusual",
             where="/",
         )
 
@@ -267,12 +268,12 @@ def _differ(store: Store, places: list[Place]) -> bool:
 
 def _check_strays(found: Surveyed, findings: Findings) -> None:
     for key in found.strays[:20]:
-        findings.warn("its name is none that LaminarDB gives to a checkpoint", code="seed.foreign_key", where=key)
+        findings.warn("its name is none that LaminarDB gives to a checkpoint", code="laminar.unusual", where=key)
     for name in found.partial[:20]:
-        findings.warn("the checkpoint was begun and has no document", code="seed.partial", where=name)
+        findings.warn("the checkpoint was begun and has no document", code="laminar.unusual", where=name)
 
 
-def _read_latest(store: Store, found: Surveyed, checkpoints: list[SeedCheckpoint], findings: Findings) -> str | None:
+def _read_latest(store: Store, found: Surveyed, checkpoints: list[LaminarCheckpoint], findings: Findings) -> str | None:
     """Read the pointer, strictly, as a hint: what it says is compared with what is there, and decides nothing (B8)."""
     latest = None
     for key in found.pointers:
@@ -284,53 +285,17 @@ def _read_latest(store: Store, found: Surveyed, checkpoints: list[SeedCheckpoint
         named = [c for c in checkpoints if c.checkpoint_id == latest]
         if not named:
             findings.warn(
-                "it names no checkpoint of the folder; the newest is found without it", code="seed.latest", where=key
+                "it names no checkpoint of the folder; the newest is found without it",
+                code="laminar.unusual",
+                where=key,
             )
         elif named[0] is not checkpoints[-1]:
-            findings.note("it does not name the checkpoint of the greatest epoch", code="seed.latest", where=key)
+            findings.note("it does not name the checkpoint of the greatest epoch", code="laminar.unusual", where=key)
     return latest
 
 
-def read_sidecar(folder: Folder, checkpoint: SeedCheckpoint) -> bytes:
+def read_sidecar(folder: Folder, checkpoint: LaminarCheckpoint) -> bytes:
     """Read ``state.bin`` whole: its digest covers all of it or nothing (C5)."""
     if not isinstance(checkpoint.document, CheckpointManifest) or not manifest_v1.has_sidecar(checkpoint.document):
         return b""
     return folder.store.get(checkpoint.place.sidecar, max_bytes=manifest_v1.MAX_SIDECAR_BYTES)
-
-
-def chain_of(folder: Folder, checkpoint: SeedCheckpoint) -> list[SeedCheckpoint]:
-    """Follow the parents as far as deltas lead back; each must be there, older, and without a fatal finding."""
-    by_id = {c.checkpoint_id: c for c in folder.checkpoints if c.kind == "v2"}
-    chain = [checkpoint]
-    while isinstance(chain[-1].document, CheckpointManifestV2) and manifest_v2.needs_parent(chain[-1].document):
-        parent = by_id.get(chain[-1].parent_id or "")
-        older = parent is not None and (parent.epoch or 0) < (chain[-1].epoch or 0)
-        if parent is None or not older or len(chain) == manifest_v2.MAX_CHAIN:
-            raise Corrupt(
-                f"the deltas of checkpoint {checkpoint.checkpoint_id} need an older one, "
-                f"{chain[-1].parent_id}, which is not there",
-                code="seed.chain_broken",
-                hint="copy a checkpoint that is whole; slackwater show FOLDER lists them",
-            )
-        refuse_fatal(parent.findings, f"checkpoint {parent.checkpoint_id}, which deltas need,")
-        chain.append(parent)
-    return chain
-
-
-def load_content(folder: Folder, checkpoint: SeedCheckpoint) -> Content:
-    """Say in our terms what a checkpoint holds; refuse one with a fatal finding."""
-    refuse_fatal([*folder.findings, *checkpoint.findings], f"checkpoint {checkpoint.checkpoint_id}")
-    document = checkpoint.document
-    if isinstance(document, CheckpointManifest):
-        sidecar, findings = read_sidecar(folder, checkpoint), Findings()
-        manifest_v1.check_sidecar(document, sidecar, findings)
-        refuse_fatal(findings, f"checkpoint {checkpoint.checkpoint_id}")
-        return manifest_v1.content(document, manifest_sha256=checkpoint.manifest_sha256, sidecar=sidecar)
-    if isinstance(document, CheckpointManifestV2):
-        documents = [c.document for c in chain_of(folder, checkpoint) if isinstance(c.document, CheckpointManifestV2)]
-        return manifest_v2.content(documents, manifest_sha256=checkpoint.manifest_sha256)
-    raise Unsupported(
-        "an incremental checkpoint of LaminarDB has no digest of its state, so it is looked at and not restored",
-        code="seed.not_restorable",
-        hint="copy a checkpoint with a manifest.json",
-    )

@@ -1,17 +1,16 @@
-"""An incremental checkpoint of the seeds (``incremental/manager.rs``): ``metadata.json``, and perhaps ``state.bin``."""
+"""An incremental checkpoint of LaminarDB (``incremental/manager.rs``): ``metadata.json``, and perhaps ``state.bin``."""
 
 from __future__ import annotations
 
 import msgspec
 
 from . import serde
-from .content import check_count, check_positive, check_time, check_watermark, unprotected
-from .findings import Findings
+from .findings import Findings, check_count, check_positive, check_time, check_watermark, unprotected
 from .serde import FLAG, I64, TEXT, U64, Many, Maybe, Pairs, Shape
 
 
 class IncrementalCheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of an incremental checkpoint, field by field as in the seed; ``timestamp`` is in seconds."""
+    """Metadata of an incremental checkpoint, field by field as in LaminarDB; ``timestamp`` is in seconds."""
 
     id: int
     epoch: int
@@ -51,7 +50,7 @@ def decode(data: bytes) -> tuple[IncrementalCheckpointMetadata, Findings]:
 
 
 def encode(metadata: IncrementalCheckpointMetadata) -> bytes:
-    """Encode to the bytes that the seed's ``to_json`` gives for maps in this order."""
+    """Encode to the bytes that LaminarDB's ``to_json`` gives for maps in this order."""
     return serde.encode(metadata, _METADATA)
 
 
@@ -61,29 +60,29 @@ def validate(metadata: IncrementalCheckpointMetadata, findings: Findings) -> Non
     check_count(metadata.epoch, "epoch", findings)
     check_time(metadata.timestamp, "timestamp", findings)
     check_watermark(metadata.watermark, findings)
-    # The seed has no digest of state.bin anywhere (E6), and keeps nothing but metadata in most of its folders (E1).
+    # LaminarDB has no digest of state.bin anywhere (E6), and keeps nothing but metadata in most of its folders (E1).
     findings.fatal(
         "nothing says what the bytes of state.bin must be, so they cannot be verified",
-        code="seed.no_digest",
+        code="laminar.unverifiable",
         where="state.bin",
     )
     if metadata.is_incremental and metadata.parent_id is None:
-        findings.fatal("it is incremental and names no parent", code="seed.delta_without_base", where="parent_id")
+        findings.fatal("it is incremental and names no parent", code="laminar.inconsistent", where="parent_id")
     if metadata.parent_id is not None and metadata.parent_id >= metadata.id:
-        findings.fatal("its parent is not older than itself", code="seed.bad_parent", where="parent_id")
+        findings.fatal("its parent is not older than itself", code="laminar.inconsistent", where="parent_id")
 
 
 def check_state_size(metadata: IncrementalCheckpointMetadata, size_bytes: int | None, findings: Findings) -> None:
     """Compare the size of ``state.bin``, None when it is not there, with what the metadata says."""
     if size_bytes is None and metadata.size_bytes:
-        findings.fatal("state.bin is not there", code="seed.state_missing", where="state.bin")
+        findings.fatal("state.bin is not there", code="laminar.damaged", where="state.bin")
     elif size_bytes is None:
         findings.warn(
             "there is no state.bin: the checkpoint holds offsets at the most",
-            code="seed.state_absent",
+            code="laminar.unusual",
             where="state.bin",
         )
     elif size_bytes != metadata.size_bytes:
         findings.fatal(
-            f"state.bin has {size_bytes} bytes, not {metadata.size_bytes}", code="seed.state_range", where="state.bin"
+            f"state.bin has {size_bytes} bytes, not {metadata.size_bytes}", code="laminar.damaged", where="state.bin"
         )

@@ -1,4 +1,4 @@
-"""The seeds' paths: as their documents have them, and as their code writes them, without a slash after the id (A1).
+"""LaminarDB's paths: as its documents have them, and as its code writes them, without a slash after the id (A1).
 
 Every path is built and parsed here. A folder of LaminarDB is recognised by the keys of its objects alone.
 """
@@ -20,14 +20,14 @@ _KEPT = "!$&'()+,;=:@-_. "
 
 
 class CheckpointPaths(msgspec.Struct, frozen=True):
-    """The seed's path generator; ``form`` says whether a checkpoint's objects lie in its folder or beside it."""
+    """LaminarDB's path generator; ``form`` says whether a checkpoint's objects lie in its folder or beside it."""
 
     base_prefix: str = "checkpoints/"
     form: Form = "documented"
 
     @classmethod
     def new(cls, base_prefix: str, form: Form = "documented") -> CheckpointPaths:
-        """Append the slash when it is missing, as the seed does; a prefix is a relative key, never a URL (A12)."""
+        """Append the slash when it is missing, as LaminarDB does; a prefix is a relative key, never a URL (A12)."""
         base = base_prefix.strip("/")
         return cls(f"{base}/" if base else "", form)
 

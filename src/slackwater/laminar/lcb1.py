@@ -1,4 +1,4 @@
-"""LCB1 versions 1 and 2 of the seeds (``checkpoint_batcher.rs``): read strictly, version 2 written.
+"""LCB1 versions 1 and 2 of LaminarDB (``checkpoint_batcher.rs``): read strictly, version 2 written.
 
 Version 1 has no checksum at all, so it is read only when the caller says so. Sizes are bounded, and compared with each
 other, before anything is allocated; entries and body must be used up exactly.
@@ -18,7 +18,7 @@ from ..formats.batch import MAGIC
 from .findings import Findings
 
 VERSION = 2
-# The seed's own threshold for a flush, before compression.
+# LaminarDB's own threshold for a flush, before compression.
 DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 
@@ -29,25 +29,25 @@ HEADER_BYTES = _HEAD.size + _SIZE.size
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
-    """The entries of a batch in its order. Keys of the seeds are plain text, such as ``partition-0/agg``."""
+    """The entries of a batch in its order. Keys are plain text, such as ``partition-0/agg``."""
 
     version: int
     entries: list[tuple[str, bytes]]
 
 
 def encode(entries: Iterable[tuple[str, bytes]]) -> bytes:
-    """Encode version 2, as the seed does; what does not fit its 32-bit fields is refused, never cut (D3)."""
+    """Encode version 2, as LaminarDB does; what does not fit its 32-bit fields is refused, never cut (D3)."""
     body, count = bytearray(), 0
     for key, data in entries:
         try:
             name = key.encode()
         except UnicodeEncodeError:
-            raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="name.hostile") from None
+            raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="laminar.invalid") from None
         body += _SIZE.pack(len(name)) + name + _SIZE.pack(len(data)) + data
         count += 1
         if len(body) > MAX_BATCH_BYTES:
             raise InvalidInput(
-                f"a batch of more than {MAX_BATCH_BYTES} bytes is past the limit", code="batch.too_large"
+                f"a batch of more than {MAX_BATCH_BYTES} bytes is past the limit", code="laminar.invalid"
             )
     packed: bytes = lz4.block.compress(bytes(body), store_size=True)
     return _HEAD.pack(MAGIC, VERSION, count, len(body)) + _SIZE.pack(crc32c.crc32c(packed)) + packed
@@ -61,18 +61,18 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     _, version, count, size = _HEAD.unpack_from(data)
     if version not in (1, VERSION):
         raise Unsupported(
-            f"the batch has version {version}, and the seeds' are 1 and 2",
-            code="batch.unknown_version",
+            f"the batch has version {version}, and LaminarDB's are 1 and 2",
+            code="laminar.unsupported",
             hint="version 3 is Slackwater's own",
         )
     if version == 1:
         if not allow_unchecked:
             raise Unsupported(
                 "the batch has version 1, which has no checksum: a flipped bit of it cannot be noticed",
-                code="seed.batch_unchecked",
+                code="laminar.unsupported",
                 hint="read it with allow_unchecked=True if you trust it all the same",
             )
-        findings.warn("version 1 has no checksum", code="seed.batch_unchecked", where="version")
+        findings.warn("version 1 has no checksum", code="laminar.unverifiable", where="version")
     packed = memoryview(data)[_HEAD.size :]
     if version == VERSION:
         if len(packed) < _SIZE.size:
@@ -85,7 +85,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     keys = [key for key, _ in entries]
     if len(set(keys)) != len(keys):
         findings.fatal(
-            "a key comes twice: which of its values counts is not known", code="seed.duplicate_key", where="entries"
+            "a key comes twice: which of its values counts is not known", code="laminar.damaged", where="entries"
         )
     return Batch(version=version, entries=entries), findings
 
@@ -135,5 +135,5 @@ def _split(body: bytes, count: int) -> list[tuple[str, bytes]]:
 
 def _corrupt(what: str) -> Corrupt:
     return Corrupt(
-        f"the batch {what}", code="batch.corrupt", hint="restore it from a copy; nothing of it can be trusted"
+        f"the batch {what}", code="laminar.damaged", hint="restore it from a copy; nothing of it can be trusted"
     )

@@ -1,38 +1,30 @@
-"""Manifest V1 of the seeds (``checkpoint_manifest.rs``): offsets, sinks, and state inline or in ``state.bin``."""
+"""Manifest V1 of LaminarDB (``checkpoint_manifest.rs``): offsets, sinks, and state inline or in ``state.bin``."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
-from collections.abc import Iterable
 from typing import Any, Final, Literal
 
 import msgspec
 
 from ..errors import Corrupt
-from ..formats.keys import check_path
-from ..formats.manifest import Origin, SourcePosition
+from ..keyed.vnodes import VNODE_COUNT
 from . import serde
-from .content import (
-    Content,
-    Piece,
+from .findings import (
+    Findings,
     check_epoch,
     check_names,
     check_offsets,
     check_positive,
     check_time,
     check_watermark,
-    piece_path,
     unprotected,
 )
-from .findings import Findings
 from .serde import FLAG, I64, TEXT, U16, U32, U64, Many, Maybe, Pairs, Shape
 
 VERSION: Final = 1
-# Virtual partition count for state key distribution.
-VNODE_COUNT: Final = 256
 MAX_SIDECAR_BYTES = 1024 * 1024 * 1024
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -40,7 +32,7 @@ _KIND_KEYS = ("connector", "connector_type", "source_type", "type")
 
 
 class SinkCommitStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``Pending``, ``Committed``, or ``Failed`` with the seed's raw error text."""
+    """``Pending``, ``Committed``, or ``Failed`` with LaminarDB's raw error text."""
 
     status: Literal["Pending", "Committed", "Failed"]
     error: str | None = None
@@ -83,7 +75,7 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def in_sidecar(cls, offset: int, length: int) -> OperatorCheckpoint:
-        """The seed's ``external``, which is a field's name already."""
+        """LaminarDB's ``external``, which is a field's name already."""
         return cls(external=True, external_offset=offset, external_length=length)
 
     @classmethod
@@ -96,7 +88,7 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     def place(self) -> bytes | Range:
         """Tell where the state is: the bytes themselves, or a range of the sidecar; anything else is an error.
 
-        The seed's ``decode_inline`` gives None for damaged base64 and for external state alike (C3).
+        LaminarDB's ``decode_inline`` gives None for damaged base64 and for external state alike (C3).
         """
         if self.external:
             if self.state_b64 is not None:
@@ -114,11 +106,11 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _misplaced(what: str) -> Corrupt:
-    return Corrupt(f"the operator's state cannot be found: {what}", code="seed.state_misplaced")
+    return Corrupt(f"the operator's state cannot be found: {what}", code="laminar.damaged")
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A point-in-time snapshot of all pipeline state, field by field as in the seed."""
+    """A point-in-time snapshot of all pipeline state, field by field as in LaminarDB."""
 
     version: int
     checkpoint_id: int
@@ -164,7 +156,7 @@ class _Status:
         return value.status if value.status != "Failed" else {"Failed": TEXT.write(value.error or "", where)}
 
 
-_CONNECTOR = Shape(ConnectorCheckpoint, offsets=Pairs(TEXT), epoch=U64, metadata=Pairs(TEXT))
+CONNECTOR = Shape(ConnectorCheckpoint, offsets=Pairs(TEXT), epoch=U64, metadata=Pairs(TEXT))
 _OPERATOR = Shape(OperatorCheckpoint, state_b64=Maybe(TEXT), external=FLAG, external_offset=U64, external_length=U64)
 _MANIFEST = Shape(
     CheckpointManifest,
@@ -172,10 +164,10 @@ _MANIFEST = Shape(
     checkpoint_id=U64,
     epoch=U64,
     timestamp_ms=U64,
-    source_offsets=Pairs(_CONNECTOR),
+    source_offsets=Pairs(CONNECTOR),
     sink_epochs=Pairs(U64),
     sink_commit_statuses=Pairs(_Status()),
-    table_offsets=Pairs(_CONNECTOR),
+    table_offsets=Pairs(CONNECTOR),
     operator_states=Pairs(_OPERATOR),
     table_store_checkpoint_path=Maybe(TEXT),
     watermark=Maybe(I64),
@@ -197,22 +189,23 @@ def decode(data: bytes) -> tuple[CheckpointManifest, Findings]:
 
 
 def encode(manifest: CheckpointManifest) -> bytes:
-    """Encode to the bytes that the seed's ``serde_json::to_string_pretty`` gives for maps in this order."""
+    """Encode to the bytes that LaminarDB's ``serde_json::to_string_pretty`` gives for maps in this order."""
     return serde.encode(manifest, _MANIFEST)
 
 
 def validate(manifest: CheckpointManifest, findings: Findings) -> None:
-    """Find what the seed's ``validate`` finds and what it passes over, each with its severity."""
+    """Find what LaminarDB's ``validate`` finds and what it passes over, each with its severity."""
     unprotected(findings)
     check_positive(manifest.checkpoint_id, "checkpoint_id", findings)
     check_positive(manifest.epoch, "epoch", findings)
     check_time(manifest.timestamp_ms, "timestamp_ms", findings)
     check_watermark(manifest.watermark, findings)
+    # The number is LaminarDB's; our keyed states have taken it over.
     if manifest.vnode_count != VNODE_COUNT:
         findings.fatal(
             f"state is spread over {manifest.vnode_count or 'an unknown number of'} virtual partitions, not "
             f"{VNODE_COUNT}: keys cannot be found",
-            code="seed.vnode_count",
+            code="laminar.unsupported",
             where="vnode_count",
         )
     _validate_sources(manifest, findings)
@@ -221,7 +214,7 @@ def validate(manifest: CheckpointManifest, findings: Findings) -> None:
     if manifest.table_store_checkpoint_path is not None:
         findings.fatal(
             "the reference tables are outside the checkpoint, and nothing vouches for them",
-            code="seed.table_store_outside",
+            code="laminar.unsupported",
             where="table_store_checkpoint_path",
         )
 
@@ -234,7 +227,7 @@ def _validate_sources(manifest: CheckpointManifest, findings: Findings) -> None:
     for name in sorted(names - manifest.source_offsets.keys()):
         findings.fatal(
             f"the source {name!r} has no offsets: it would begin at its default",
-            code="seed.source_without_offsets",
+            code="laminar.inconsistent",
             where="source_offsets",
         )
     for field, named in (
@@ -242,7 +235,7 @@ def _validate_sources(manifest: CheckpointManifest, findings: Findings) -> None:
         ("source_watermarks", manifest.source_watermarks.keys()),
     ):
         for name in sorted(named - names):
-            findings.fatal(f"{name!r} is not in source_names", code="seed.unknown_source", where=field)
+            findings.fatal(f"{name!r} is not in source_names", code="laminar.inconsistent", where=field)
     for field, offsets in (("source_offsets", manifest.source_offsets), ("table_offsets", manifest.table_offsets)):
         for name, connector in offsets.items():
             where = f"{field}.{name}"
@@ -254,34 +247,34 @@ def _validate_sinks(manifest: CheckpointManifest, findings: Findings) -> None:
     _check_sorted(manifest.sink_names, "sink_names", findings)
     epochs, statuses = manifest.sink_epochs, manifest.sink_commit_statuses
     for name in sorted((epochs.keys() | statuses.keys()) - set(manifest.sink_names)):
-        findings.fatal(f"{name!r} is not in sink_names", code="seed.unknown_sink", where="sink_names")
+        findings.fatal(f"{name!r} is not in sink_names", code="laminar.inconsistent", where="sink_names")
     for name in sorted(epochs.keys() ^ statuses.keys()):
         has, lacks = ("an epoch", "commit status") if name in epochs else ("a commit status", "epoch")
         findings.fatal(
-            f"the sink {name!r} has {has} and no {lacks}", code="seed.sink_mismatch", where="sink_commit_statuses"
+            f"the sink {name!r} has {has} and no {lacks}", code="laminar.inconsistent", where="sink_commit_statuses"
         )
     for name, epoch in epochs.items():
         if epoch > manifest.epoch:
             findings.fatal(
                 f"the sink has committed epoch {epoch}, after epoch {manifest.epoch}",
-                code="seed.sink_ahead",
+                code="laminar.inconsistent",
                 where=f"sink_epochs.{name}",
             )
     for name, status in statuses.items():
         if status.status != "Committed":
-            # The seed's error text may hold credentials and has no bound: it is never repeated (C14).
+            # LaminarDB's error text may hold credentials and has no bound: it is never repeated (C14).
             findings.fatal(
                 f"the sink's commit is {status.status}: it may lack rows that the offsets have passed",
-                code="seed.sink_not_committed",
+                code="laminar.sink_not_committed",
                 where=f"sink_commit_statuses.{name}",
             )
 
 
 def _check_sorted(names: list[str], where: str, findings: Findings) -> None:
     if len(set(names)) != len(names):
-        findings.fatal("a name comes twice", code="seed.name_twice", where=where)
+        findings.fatal("a name comes twice", code="laminar.inconsistent", where=where)
     elif names != sorted(names):
-        findings.warn("the names are not sorted, as they should be", code="seed.names_unsorted", where=where)
+        findings.warn("the names are not sorted, as they should be", code="laminar.unusual", where=where)
 
 
 def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
@@ -291,7 +284,7 @@ def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
         try:
             place = state.place()
         except Corrupt as error:
-            findings.fatal(error.message, code="seed.state_misplaced", where=f"operator_states.{name}")
+            findings.fatal(error.message, code="laminar.damaged", where=f"operator_states.{name}")
             continue
         if isinstance(place, Range):
             ranges.append((place.offset, place.offset + place.length, name))
@@ -300,26 +293,26 @@ def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
         if start < end:
             findings.fatal(
                 "its range of state.bin overlaps another operator's",
-                code="seed.state_overlap",
+                code="laminar.damaged",
                 where=f"operator_states.{name}",
             )
         elif start > end:
             findings.warn(
                 f"{start - end} bytes of state.bin before it belong to nobody",
-                code="seed.state_gap",
+                code="laminar.unusual",
                 where=f"operator_states.{name}",
             )
         end = max(end, stop)
     if end > MAX_SIDECAR_BYTES:
         findings.fatal(
             f"the ranges end at byte {end}; a state.bin of more than {MAX_SIDECAR_BYTES} bytes is not read",
-            code="seed.state_range",
+            code="laminar.damaged",
             where="operator_states",
         )
     if ranges and (manifest.state_checksum is None or not _SHA256.fullmatch(manifest.state_checksum.lower())):
         findings.fatal(
             "there is no SHA-256 of state.bin, so its bytes cannot be verified",
-            code="seed.no_digest",
+            code="laminar.unverifiable",
             where="state_checksum",
         )
 
@@ -335,86 +328,28 @@ def check_sidecar_size(manifest: CheckpointManifest, size_bytes: int | None, fin
         (s.external_offset + s.external_length for s in manifest.operator_states.values() if s.external), default=0
     )
     if size_bytes is None and has_sidecar(manifest):
-        findings.fatal("state.bin is not there", code="seed.state_missing", where="state.bin")
+        findings.fatal("state.bin is not there", code="laminar.damaged", where="state.bin")
     elif size_bytes is not None and size_bytes < end:
         findings.fatal(
-            f"state.bin has {size_bytes} bytes, and the ranges end at {end}", code="seed.state_range", where="state.bin"
+            f"state.bin has {size_bytes} bytes, and the ranges end at {end}", code="laminar.damaged", where="state.bin"
         )
     elif size_bytes is not None and size_bytes > end:
         findings.warn(
             f"{size_bytes - end} bytes at the end of state.bin belong to nobody",
-            code="seed.state_gap",
+            code="laminar.unusual",
             where="state.bin",
         )
 
 
 def check_sidecar(manifest: CheckpointManifest, sidecar: bytes, findings: Findings) -> None:
-    """Compare the digest of the whole ``state.bin``: the seed has no other (C5)."""
+    """Compare the digest of the whole ``state.bin``: LaminarDB has no other (C5)."""
     if manifest.state_checksum is None:
         return
     if hashlib.sha256(sidecar).hexdigest() != manifest.state_checksum.lower():
-        findings.fatal(
-            "its SHA-256 is not the one that the manifest names", code="seed.digest_mismatch", where="state.bin"
-        )
-
-
-def content(manifest: CheckpointManifest, *, manifest_sha256: str, sidecar: bytes) -> Content:
-    """Say in our terms what a manifest without fatal findings holds; ``sidecar`` is verified, and may be empty."""
-    return Content(
-        origin=Origin(
-            format="laminar-v1",
-            checkpoint_id=str(manifest.checkpoint_id),
-            epoch=manifest.epoch,
-            manifest_sha256=manifest_sha256,
-            pipeline_hash=None if manifest.pipeline_hash is None else str(manifest.pipeline_hash),
-        ),
-        watermark_ms=manifest.watermark or 0,
-        sources={name: _position(manifest.source_offsets[name]) for name in manifest.source_names},
-        source_watermarks={name: str(value) for name, value in manifest.source_watermarks.items()},
-        table_offsets={name: _position(connector) for name, connector in manifest.table_offsets.items()},
-        table_store_path=_relative(manifest.table_store_checkpoint_path),
-        sink_epochs=manifest.sink_epochs,
-        vnode_count=manifest.vnode_count,
-        pieces=list(_pieces(manifest, sidecar)),
-    )
-
-
-def _pieces(manifest: CheckpointManifest, sidecar: bytes) -> Iterable[Piece]:
-    for name, state in sorted(manifest.operator_states.items()):
-        place = state.place()
-        data = place if isinstance(place, bytes) else sidecar[place.offset : place.offset + place.length]
-        yield Piece(
-            operator=name,
-            partition=0,
-            delta=False,
-            path=piece_path(name, 0, f"{manifest.checkpoint_id:06d}", delta=False),
-            size_bytes=len(data),
-            sha256=hashlib.sha256(data).hexdigest(),
-            checkpoint=str(manifest.checkpoint_id),
-            inline=place if isinstance(place, bytes) else None,
-            offset=0 if isinstance(place, bytes) else place.offset,
-        )
-
-
-def _position(connector: ConnectorCheckpoint) -> SourcePosition:
-    verbatim = json.dumps(_CONNECTOR.write(connector, ""), ensure_ascii=False, separators=(",", ":"))
-    return SourcePosition(
-        source_type=source_type(connector),
-        offsets=connector.offsets,
-        verbatim=verbatim,
-        metadata=connector.metadata,
-    )
-
-
-def _relative(path: str | None) -> str | None:
-    """An absolute path of another machine says nothing here (C14)."""
-    try:
-        return None if path is None else check_path(path)
-    except Corrupt:
-        return None
+        findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where="state.bin")
 
 
 def source_type(connector: ConnectorCheckpoint) -> str:
-    """The seed keeps the connector's type in its metadata, under no fixed key."""
+    """LaminarDB keeps the connector's type in its metadata, under no fixed key."""
     found = (connector.metadata.get(key, "") for key in _KIND_KEYS)
     return next((kind for kind in found if 0 < len(kind) <= 200), "unknown")

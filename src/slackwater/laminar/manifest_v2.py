@@ -1,20 +1,15 @@
-"""Manifest V2 of the seeds (``layout.rs``): a UUIDv7, operators with their partitions, each an object of its own."""
+"""Manifest V2 of LaminarDB (``layout.rs``): a UUIDv7, operators with their partitions, each an object of its own."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from ..errors import Corrupt
-from ..formats.manifest import Origin, SourcePosition
 from . import serde
-from .content import (
-    Content,
-    Piece,
+from .findings import (
+    Findings,
     check_count,
     check_epoch,
     check_names,
@@ -22,16 +17,12 @@ from .content import (
     check_positive,
     check_time,
     check_watermark,
-    piece_path,
     unprotected,
 )
-from .findings import Findings
 from .layout import artifact, below_checkpoint
 from .serde import FLAG, I64, TEXT, U32, U64, Many, Maybe, Pairs, Shape
 
 VERSION: Final = 2
-# A delta needs all that came before it; the seed has no bound for that (A4).
-MAX_CHAIN = 1_000
 
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
@@ -58,7 +49,7 @@ class SourceOffsetEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointManifestV2(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest of a distributed checkpoint, field by field as in the seed."""
+    """The manifest of a distributed checkpoint, field by field as in LaminarDB."""
 
     version: int
     checkpoint_id: str
@@ -84,7 +75,7 @@ class _Id:
             serde.malformed(f"{where} is no UUID")
         if not _UUID7.fullmatch(value.lower()):
             findings.warn(
-                "it is not a UUIDv7, so ids do not even tell roughly when", code="seed.not_uuid7", where=where
+                "it is not a UUIDv7, so ids do not even tell roughly when", code="laminar.unusual", where=where
             )
         return value.lower()
 
@@ -96,7 +87,7 @@ _PARTITION = Shape(
     PartitionSnapshotEntry, partition_id=U32, is_delta=FLAG, path=TEXT, size_bytes=U64, sha256=Maybe(TEXT)
 )
 _OPERATOR = Shape(OperatorSnapshotEntry, partitions=Many(_PARTITION), total_bytes=U64)
-_SOURCE = Shape(SourceOffsetEntry, source_type=TEXT, offsets=Pairs(TEXT), epoch=U64)
+SOURCE = Shape(SourceOffsetEntry, source_type=TEXT, offsets=Pairs(TEXT), epoch=U64)
 _MANIFEST = Shape(
     CheckpointManifestV2,
     version=U32,
@@ -104,7 +95,7 @@ _MANIFEST = Shape(
     epoch=U64,
     timestamp_ms=U64,
     operators=Pairs(_OPERATOR),
-    source_offsets=Pairs(_SOURCE),
+    source_offsets=Pairs(SOURCE),
     parent_id=Maybe(_Id()),
     watermark=Maybe(I64),
     total_size_bytes=U64,
@@ -120,19 +111,19 @@ def decode(data: bytes) -> tuple[CheckpointManifestV2, Findings]:
 
 
 def encode(manifest: CheckpointManifestV2) -> bytes:
-    """Encode to the bytes that the seed's ``serde_json::to_vec_pretty`` gives for maps in this order."""
+    """Encode to the bytes that LaminarDB's ``serde_json::to_vec_pretty`` gives for maps in this order."""
     return serde.encode(manifest, _MANIFEST)
 
 
 def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
-    """Find what the seed never looks for: it has no ``validate`` at all."""
+    """Find what LaminarDB never looks for: it has no ``validate`` at all."""
     unprotected(findings)
     check_positive(manifest.epoch, "epoch", findings)
     check_time(manifest.timestamp_ms, "timestamp_ms", findings)
     check_watermark(manifest.watermark, findings)
     findings.note(
         "it says nothing about sinks, tables and the query: what they have is not known",
-        code="seed.sinks_unknown",
+        code="laminar.unusual",
         where="manifest",
     )
     check_names(manifest.source_offsets, "source_offsets", findings)
@@ -147,7 +138,7 @@ def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
     total = sum(p.size_bytes for operator in manifest.operators.values() for p in operator.partitions)
     _check_sum(total, manifest.total_size_bytes, "total_size_bytes", findings)
     if manifest.parent_id == manifest.checkpoint_id:
-        findings.fatal("the checkpoint is its own parent", code="seed.bad_parent", where="parent_id")
+        findings.fatal("the checkpoint is its own parent", code="laminar.inconsistent", where="parent_id")
 
 
 def _validate_operator(
@@ -156,31 +147,29 @@ def _validate_operator(
     where = f"operators.{name}"
     numbers = [partition.partition_id for partition in operator.partitions]
     if len(set(numbers)) != len(numbers):
-        findings.fatal("a partition comes twice", code="seed.partition_twice", where=where)
+        findings.fatal("a partition comes twice", code="laminar.inconsistent", where=where)
     elif sorted(numbers) != list(range(len(numbers))):
-        # The seed's own uploader loses entries above its concurrency (B1): what is not named would restore empty.
-        findings.fatal(
-            "a partition is missing between those that are named", code="seed.partition_missing", where=where
-        )
+        # LaminarDB's own uploader loses entries above its concurrency (B1): what is not named would restore empty.
+        findings.fatal("a partition is missing between those that are named", code="laminar.inconsistent", where=where)
     _check_sum(sum(p.size_bytes for p in operator.partitions), operator.total_bytes, f"{where}.total_bytes", findings)
     for partition in operator.partitions:
         place = f"{where}.partition-{partition.partition_id}"
         check_count(partition.size_bytes, place, findings)
         if partition.sha256 is None:
-            findings.fatal("it has no SHA-256, so its bytes cannot be verified", code="seed.no_digest", where=place)
+            findings.fatal(
+                "it has no SHA-256, so its bytes cannot be verified", code="laminar.unverifiable", where=place
+            )
         elif not _SHA256.fullmatch(partition.sha256):
-            findings.fatal("its SHA-256 is not 64 hex digits", code="seed.bad_digest", where=place)
+            findings.fatal("its SHA-256 is not 64 hex digits", code="laminar.damaged", where=place)
         expected = artifact(name, partition.partition_id, delta=partition.is_delta)
         if below_checkpoint(partition.path, manifest.checkpoint_id) != expected:
-            findings.fatal(f"its path does not lead to {expected}", code="seed.bad_path", where=place)
+            findings.fatal(f"its path does not lead to {expected}", code="laminar.damaged", where=place)
         if partition.is_delta and manifest.parent_id is None:
-            findings.fatal(
-                "it is a delta, and the checkpoint has no parent", code="seed.delta_without_base", where=place
-            )
+            findings.fatal("it is a delta, and the checkpoint has no parent", code="laminar.inconsistent", where=place)
         elif partition.is_delta:
             findings.warn(
                 "it is a delta and does not name its base; the parent's partition is taken for it",
-                code="seed.delta_base_implied",
+                code="laminar.unusual",
                 where=place,
             )
 
@@ -188,80 +177,9 @@ def _validate_operator(
 def _check_sum(total: int, said: int, where: str, findings: Findings) -> None:
     if total == said:
         return
-    if said == 0:  # The seed's constructor leaves it so, and nothing computes it.
-        findings.warn(f"it is 0 and was never computed; the sizes add up to {total}", code="seed.no_total", where=where)
+    if said == 0:  # LaminarDB's constructor leaves it so, and nothing computes it.
+        findings.warn(
+            f"it is 0 and was never computed; the sizes add up to {total}", code="laminar.unusual", where=where
+        )
     else:
-        findings.fatal(f"the sizes add up to {total}, not {said}", code="seed.wrong_total", where=where)
-
-
-def needs_parent(manifest: CheckpointManifestV2) -> bool:
-    return any(p.is_delta for operator in manifest.operators.values() for p in operator.partitions)
-
-
-def content(chain: Sequence[CheckpointManifestV2], *, manifest_sha256: str) -> Content:
-    """Say in our terms what a manifest without fatal findings holds.
-
-    ``chain`` is the manifest, then its parent, and so on, as far as its deltas lead back.
-    """
-    manifest = chain[0]
-    return Content(
-        origin=Origin(
-            format="laminar-v2",
-            checkpoint_id=manifest.checkpoint_id,
-            epoch=manifest.epoch,
-            manifest_sha256=manifest_sha256,
-            pipeline_hash=None,
-        ),
-        watermark_ms=manifest.watermark or 0,
-        sources={name: _position(source) for name, source in manifest.source_offsets.items()},
-        source_watermarks={},
-        table_offsets={},
-        table_store_path=None,
-        sink_epochs={},
-        vnode_count=None,
-        pieces=[
-            piece
-            for name, operator in sorted(manifest.operators.items())
-            for partition in sorted(operator.partitions, key=lambda partition: partition.partition_id)
-            for piece in _pieces(chain, name, partition.partition_id)
-        ],
-    )
-
-
-def _pieces(chain: Sequence[CheckpointManifestV2], operator: str, number: int) -> list[Piece]:
-    """Collect a partition's snapshot and the deltas after it, oldest first."""
-    found: list[Piece] = []
-    for manifest in chain:
-        entry = next(
-            (
-                p
-                for p in manifest.operators.get(operator, OperatorSnapshotEntry(partitions=[])).partitions
-                if p.partition_id == number
-            ),
-            None,
-        )
-        if entry is None:
-            break
-        found.append(
-            Piece(
-                operator=operator,
-                partition=number,
-                delta=entry.is_delta,
-                path=piece_path(operator, number, manifest.checkpoint_id, delta=entry.is_delta),
-                size_bytes=entry.size_bytes,
-                sha256=(entry.sha256 or "").lower(),
-                checkpoint=manifest.checkpoint_id,
-            )
-        )
-        if not entry.is_delta:
-            return found[::-1]
-    raise Corrupt(
-        f"the deltas of partition {number} of {operator!r} do not lead back to a snapshot",
-        code="seed.chain_broken",
-        hint="copy a checkpoint that is whole; slackwater show FOLDER lists them",
-    )
-
-
-def _position(source: SourceOffsetEntry) -> SourcePosition:
-    verbatim = json.dumps(_SOURCE.write(source, ""), ensure_ascii=False, separators=(",", ":"))
-    return SourcePosition(source_type=source.source_type, offsets=source.offsets, verbatim=verbatim, metadata={})
+        findings.fatal(f"the sizes add up to {total}, not {said}", code="laminar.damaged", where=where)

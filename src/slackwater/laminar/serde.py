@@ -1,4 +1,4 @@
-"""JSON as the seeds' serde types read and write it: typed, in the order of their fields, pretty with two spaces.
+"""JSON as LaminarDB's serde types read and write it: typed, in the order of their fields, pretty with two spaces.
 
 What ``#[serde(default)]`` lets pass in silence is a fatal finding here: a field that is missing would otherwise read as
 an empty checkpoint. So are unknown fields and keys that come twice, of which serde keeps one.
@@ -16,14 +16,14 @@ import msgspec
 from ..errors import Corrupt, InvalidInput, Unsupported
 from .findings import Findings
 
-# A seed's manifest carries its small states in base64, as many as there are (C15): more room than ours has.
+# LaminarDB's manifest carries its small states in base64, as many as there are (C15): more room than ours has.
 MAX_DOCUMENT_BYTES = 64 * 1024 * 1024
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class Kind(Protocol):
-    """One type of the seeds: reads a value that came from JSON, and writes it back."""
+    """One type of LaminarDB: reads a value that came from JSON, and writes it back."""
 
     def read(self, value: Any, where: str, findings: Findings) -> Any: ...
 
@@ -123,7 +123,7 @@ class Pairs(msgspec.Struct, frozen=True):
 
 
 class Shape(Generic[_Struct]):
-    """A struct of the seeds: the kinds of its fields. Those with a default in our class are serde's optional ones."""
+    """A struct of LaminarDB: the kinds of its fields. Those with a default in our class are serde's optional ones."""
 
     def __init__(self, struct: type[_Struct], **kinds: Any) -> None:
         self._struct, self._kinds = struct, kinds
@@ -143,13 +143,13 @@ class Shape(Generic[_Struct]):
                 malformed(f"{place} is missing")
             else:
                 findings.fatal(
-                    "the field is missing; serde would read it as empty", code="seed.missing_field", where=place
+                    "the field is missing; serde would read it as empty", code="laminar.damaged", where=place
                 )
         for name in value:
             if name not in self._kinds:
                 findings.fatal(
                     "the field is unknown, so what it means would be lost",
-                    code="seed.unknown_field",
+                    code="laminar.unsupported",
                     where=join(where, name[:80]),
                 )
         return self._struct(**found)
@@ -166,8 +166,8 @@ def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: in
     document = parse(data, findings)
     if version is not None and (found := version_of(document)) != version:
         raise Unsupported(
-            f"the seed's manifest has version {found}, and those are 1 and 2",
-            code="seed.unknown_version",
+            f"LaminarDB's manifest has version {found}, and those are 1 and 2",
+            code="laminar.unsupported",
             hint="use the release of LaminarDB that wrote it",
         )
     return kind.read(document, "", findings)
@@ -184,7 +184,7 @@ def parse(data: bytes, findings: Findings) -> Any:
             (twice, _), *_ = Counter(key for key, _ in items).most_common(1)
             findings.fatal(
                 "the key comes twice, and only one of the values would count",
-                code="seed.duplicate_key",
+                code="laminar.damaged",
                 where=twice[:80],
             )
         return found
@@ -200,6 +200,11 @@ def encode(value: msgspec.Struct, kind: Shape[Any]) -> bytes:
     return json.dumps(kind.write(value, ""), indent=2, ensure_ascii=False).encode()
 
 
+def encode_line(value: msgspec.Struct, kind: Shape[Any]) -> str:
+    """Encode a part of a document as one line, to be kept word for word."""
+    return json.dumps(kind.write(value, ""), ensure_ascii=False, separators=(",", ":"))
+
+
 def version_of(document: Any) -> int | None:
     """Read the version of a parsed document, before anything else in it is looked at."""
     version = document.get("version") if isinstance(document, Mapping) else None
@@ -212,14 +217,14 @@ def join(where: str, name: str) -> str:
 
 def malformed(what: str) -> NoReturn:
     raise Corrupt(
-        f"the seed's document does not decode: {what}",
-        code="seed.malformed",
+        f"LaminarDB's document does not decode: {what}",
+        code="laminar.damaged",
         hint="slackwater verify FOLDER; LaminarDB could not read it either: restore it from a copy",
     )
 
 
 def _unwritable(what: str) -> NoReturn:
-    raise InvalidInput(f"the seed's document cannot be written: {what}", code="seed.unwritable")
+    raise InvalidInput(f"LaminarDB's document cannot be written: {what}", code="laminar.invalid")
 
 
 def _is_text(value: str) -> bool:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from ..errors import Corrupt, SlackwaterError, Unavailable
+from ..errors import SlackwaterError, Unavailable
 from . import lcb1, manifest_v1
-from .content import Piece
 from .findings import Findings, Severity
-from .folder import Folder, SeedCheckpoint, artifact_key, read_sidecar
+from .folder import Folder, LaminarCheckpoint, artifact_key, read_sidecar
 from .manifest_v1 import CheckpointManifest
 from .manifest_v2 import CheckpointManifestV2, PartitionSnapshotEntry
 
@@ -40,7 +39,7 @@ class FolderVerification(msgspec.Struct, frozen=True, kw_only=True):
         return all(finding.severity != "fatal" for finding in self.findings)
 
 
-def findings_of(folder: Folder, checkpoints: Iterable[SeedCheckpoint]) -> list[FolderFinding]:
+def findings_of(folder: Folder, checkpoints: Iterable[LaminarCheckpoint]) -> list[FolderFinding]:
     """List the findings of the folder itself, then those of the checkpoints."""
     found = _named(None, folder.findings)
     for checkpoint in checkpoints:
@@ -49,7 +48,11 @@ def findings_of(folder: Folder, checkpoints: Iterable[SeedCheckpoint]) -> list[F
 
 
 def verify_folder(
-    folder: Folder, checkpoints: Iterable[SeedCheckpoint], *, read_data: bool = False, progress: Progress | None = None
+    folder: Folder,
+    checkpoints: Iterable[LaminarCheckpoint],
+    *,
+    read_data: bool = False,
+    progress: Progress | None = None,
 ) -> FolderVerification:
     """Report what is wrong with the checkpoints and with the batches; or, reading all, with their bytes too."""
     checkpoints = list(checkpoints)
@@ -82,7 +85,7 @@ def _named(checkpoint_id: str | None, findings: Iterable[msgspec.Struct]) -> lis
     return [FolderFinding(checkpoint_id=checkpoint_id, **msgspec.structs.asdict(finding)) for finding in findings]
 
 
-def _objects(folder: Folder, checkpoint: SeedCheckpoint) -> dict[str, PartitionSnapshotEntry | None]:
+def _objects(folder: Folder, checkpoint: LaminarCheckpoint) -> dict[str, PartitionSnapshotEntry | None]:
     """Name the objects of a checkpoint that are there, each with what its manifest says of it."""
     document = checkpoint.document
     found: dict[str, PartitionSnapshotEntry | None] = {}
@@ -97,7 +100,7 @@ def _objects(folder: Folder, checkpoint: SeedCheckpoint) -> dict[str, PartitionS
     return found
 
 
-def _read(folder: Folder, checkpoint: SeedCheckpoint, objects: dict[str, PartitionSnapshotEntry | None]) -> Findings:
+def _read(folder: Folder, checkpoint: LaminarCheckpoint, objects: dict[str, PartitionSnapshotEntry | None]) -> Findings:
     findings = Findings()
     document = checkpoint.document
     try:
@@ -108,9 +111,7 @@ def _read(folder: Folder, checkpoint: SeedCheckpoint, objects: dict[str, Partiti
                 continue  # Another finding says so.
             data = folder.store.get(key, max_bytes=entry.size_bytes)
             if hashlib.sha256(data).hexdigest() != entry.sha256.lower():
-                findings.fatal(
-                    "its SHA-256 is not the one that the manifest names", code="seed.digest_mismatch", where=key
-                )
+                findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where=key)
     except SlackwaterError as error:
         _unless_away(error, checkpoint.place.document, findings)
     return findings
@@ -132,25 +133,4 @@ def _read_batch(folder: Folder, key: str) -> Findings:
 def _unless_away(error: SlackwaterError, where: str, findings: Findings) -> None:
     if isinstance(error, Unavailable):
         raise error
-    findings.fatal(f"it could not be read: {error.message}", code="seed.unreadable", where=where)
-
-
-def fetch(folder: Folder, checkpoint: SeedCheckpoint, piece: Piece, sidecar: bytes) -> bytes:
-    """Get the bytes of one piece, verified; ``checkpoint`` is the one that wrote it."""
-    document = checkpoint.document
-    data = piece.inline
-    if data is None and isinstance(document, CheckpointManifestV2):
-        entries = document.operators[piece.operator].partitions
-        entry = next(entry for entry in entries if entry.partition_id == piece.partition)
-        key = artifact_key(folder.sizes, checkpoint.place, document.checkpoint_id, piece.operator, entry)
-        data = b"" if key is None else folder.store.get(key, max_bytes=piece.size_bytes)
-    elif data is None:
-        data = sidecar[piece.offset : piece.offset + piece.size_bytes]
-    if len(data) != piece.size_bytes or hashlib.sha256(data).hexdigest() != piece.sha256:
-        raise Corrupt(
-            f"partition {piece.partition} of {piece.operator!r} in checkpoint {checkpoint.checkpoint_id} is not what "
-            "its manifest describes",
-            code="seed.digest_mismatch",
-            hint="slackwater verify FOLDER --read-data names every damaged object; restore it from a copy",
-        )
-    return data
+    findings.fatal(f"it could not be read: {error.message}", code="laminar.damaged", where=where)

@@ -15,9 +15,8 @@ from ..clock import this_process
 from ..errors import Conflict, NotFound
 from ..formats.manifest import Origin
 from ..formats.state import State
-from ..laminar.content import Content, Piece, partition_path
-from ..laminar.folder import Folder, SeedCheckpoint, load_content, open_folder, read_sidecar, resolve
-from ..laminar.verification import fetch
+from ..laminar.content import Content, Piece, fetch, load_content, partition_path
+from ..laminar.folder import Folder, open_folder, resolve
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
 from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from ..protocol.driver import make_first
@@ -54,13 +53,11 @@ def copy_in(
     """
     settings = settings or Settings()
     folder = require_folder(open_store(folder_url, settings, **(storage_options or {})))
-    checkpoint = resolve(folder, ref)
-    content = load_content(folder, checkpoint)
+    content = load_content(folder, resolve(folder, ref))
     pipeline_name(url)
     refuse_inside_pipeline(url, settings)
     with tempfile.TemporaryDirectory(prefix="slackwater-copy-") as spool:
-        cut = _spool(folder, checkpoint, content, Path(spool))
-        return _copy(locate(url, settings), cut)
+        return _copy(locate(url, settings), _spool(folder, content, Path(spool)))
 
 
 def require_folder(store: Store) -> Folder:
@@ -75,19 +72,17 @@ def require_folder(store: Store) -> Folder:
     return folder
 
 
-def _spool(folder: Folder, checkpoint: SeedCheckpoint, content: Content, spool: Path) -> Cut:
+def _spool(folder: Folder, content: Content, spool: Path) -> Cut:
     """Bring every piece, verified, onto the local disk, so that a large state needs no memory."""
-    by_id = {found.checkpoint_id: found for found in folder.checkpoints if found.kind == checkpoint.kind}
-    sidecar = read_sidecar(folder, checkpoint)
     sources: dict[str, Path] = {}
     for number, piece in enumerate(content.pieces):
         sources[piece.path] = spool / str(number)
-        sources[piece.path].write_bytes(fetch(folder, by_id[piece.checkpoint], piece, sidecar))
+        sources[piece.path].write_bytes(fetch(folder, piece))
     return cut_of(content, lambda piece: CutFile(piece.path, sources[piece.path], piece.size_bytes))
 
 
 def cut_of(content: Content, file: Callable[[Piece], CutFile]) -> Cut:
-    """Say what a checkpoint of the seeds holds as a cut that a driver can make count."""
+    """Say what a checkpoint of LaminarDB holds as a cut that a driver can make count."""
     operators = [
         CutOperator(
             name=name,

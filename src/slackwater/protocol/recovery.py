@@ -38,14 +38,6 @@ from .rollback import roll_back, targets
 from .sinks import CommittingSink, drive_sinks, settle_without_sinks
 from .state import require_current
 from .verified_reads import load_if_sound, load_manifest, newest_verified, twice
-from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
-from ..ops.refs import UNDONE, LeftOut
-from ..settings import Settings
-from ..store import Store
-from .artifacts import Holdings, Write, get_artifacts
-from .checkpoint import CommittingSink, drive_sinks, find_absent
-from .latest import refuse_lost_records
-from .log import Log
 
 logger = logging.getLogger("slackwater")
 

@@ -1,4 +1,4 @@
-"""The seeds' paths in both forms, and a folder recognised by its keys."""
+"""LaminarDB's paths in both forms, and a folder recognised by its keys."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_checkpoint_paths():
     assert paths.source_offset(ID, "kafka-trades") == f"my/checkpoints/{ID}/offsets/kafka-trades.json"
 
 
-def test_A1_A3_the_defective_form_is_exactly_what_the_seeds_code_writes():
+def test_A1_A3_the_defective_form_is_exactly_what_laminar_code_writes():
     paths = CheckpointPaths.new("checkpoints/", "defective")
     assert paths.manifest(ID) == f"checkpoints/{ID}manifest.json"
     assert paths.snapshot(ID, "agg", 0) == f"checkpoints/{ID}operators/agg/partition-0.snap"
     assert paths.delta(ID, "agg", 0) == f"checkpoints/{ID}operators/agg/partition-0.delta"
     assert paths.source_offset(ID, "s") == f"checkpoints/{ID}offsets/s.json"
     assert paths.latest_pointer == "checkpoints/_latest"
-    # A2: the folder by which the seed deletes holds none of them.
+    # A2: the folder by which LaminarDB deletes holds none of them.
     assert not any(path.startswith(paths.checkpoint_dir(ID)) for path in (paths.manifest(ID), paths.delta(ID, "a", 0)))
 
 
@@ -65,7 +65,7 @@ def test_A12_a_prefix_is_a_relative_key():
     assert CheckpointPaths.new("c//").manifest(ID) == f"c/{ID}/manifest.json"
 
 
-def test_D10_the_batchers_prefix_is_joined_as_the_seed_joins_it_and_found_all_the_same():
+def test_D10_the_batchers_prefix_is_joined_as_laminar_joins_it_and_found_all_the_same():
     assert batch_path("nodes/abc/", 7) == "nodes/abc/checkpoints/batch-000007.lz4"
     assert batch_path("nodes/abc", 7) == "nodes/abccheckpoints/batch-000007.lz4"
     found = survey([batch_path("", 7), batch_path("a/", 7), batch_path("nodes/abc", 1_000_000), "batch-000009.lz4"])

@@ -1,4 +1,4 @@
-"""Vectors of the seeds' formats, written down by hand from their text: read, and written to the byte."""
+"""Vectors of LaminarDB's formats, written down by hand from its documents: read, and written to the byte."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 from slackwater.errors import SlackwaterError, Unsupported
 from slackwater.laminar import incremental, lcb1, manifest_v1, manifest_v2
 from slackwater.laminar.findings import fatal
+from tests.golden.laminar_batches import bytes_of
 from tests.golden.samples import FOLDER
-from tests.golden.seeds_batches import bytes_of
+from tests.laminar_findings import tell
 
-SEEDS = FOLDER / "seeds"
-VECTORS = json.loads((SEEDS / "lcb1.json").read_text(encoding="utf-8"))["vectors"]
+LAMINAR = FOLDER / "laminar"
+VECTORS = json.loads((LAMINAR / "lcb1.json").read_text(encoding="utf-8"))["vectors"]
 DOCUMENTS = {
     "manifest-v1.json": manifest_v1,
     "manifest-v1-broken.json": manifest_v1,
@@ -33,12 +34,12 @@ def crc32c_bit_by_bit(data: bytes) -> int:
 
 
 def test_every_committed_file_is_read_by_a_test():
-    assert {path.name for path in SEEDS.iterdir()} == {*DOCUMENTS, "lcb1.json", "names.json"}
+    assert {path.name for path in LAMINAR.iterdir()} == {*DOCUMENTS, "lcb1.json", "names.json"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_document_of_the_seeds_is_read_and_written_to_the_byte(name):
-    data = (SEEDS / name).read_bytes()
+def test_a_document_of_laminar_is_read_and_written_to_the_byte(name):
+    data = (LAMINAR / name).read_bytes()
     codec = DOCUMENTS[name]
     document, _ = codec.decode(data)
     assert codec.encode(document) == data
@@ -46,32 +47,32 @@ def test_a_document_of_the_seeds_is_read_and_written_to_the_byte(name):
 
 
 def test_what_is_right_has_no_fatal_finding():
-    assert fatal(manifest_v1.decode((SEEDS / "manifest-v1.json").read_bytes())[1]) == []
-    assert fatal(manifest_v2.decode((SEEDS / "manifest-v2-empty.json").read_bytes())[1]) == []
+    assert fatal(manifest_v1.decode((LAMINAR / "manifest-v1.json").read_bytes())[1]) == []
+    assert fatal(manifest_v2.decode((LAMINAR / "manifest-v2-empty.json").read_bytes())[1]) == []
 
 
 def test_everything_that_is_wrong_is_found():
-    _, findings = manifest_v1.decode((SEEDS / "manifest-v1-broken.json").read_bytes())
-    assert {finding.code for finding in fatal(findings)} == {
-        "seed.vnode_count",
-        "seed.unknown_sink",
-        "seed.sink_mismatch",
-        "seed.sink_not_committed",
-        "seed.table_store_outside",
+    _, findings = manifest_v1.decode((LAMINAR / "manifest-v1-broken.json").read_bytes())
+    assert {tell(finding) for finding in fatal(findings)} == {
+        "vnode count",
+        "unknown sink",
+        "sink mismatch",
+        "sink not committed",
+        "table store outside",
     }
-    _, findings = manifest_v2.decode((SEEDS / "manifest-v2.json").read_bytes())
-    assert [finding.code for finding in fatal(findings)] == ["seed.no_digest"]
-    _, findings = incremental.decode((SEEDS / "metadata.json").read_bytes())
-    assert [finding.code for finding in fatal(findings)] == ["seed.no_digest"]
+    _, findings = manifest_v2.decode((LAMINAR / "manifest-v2.json").read_bytes())
+    assert [tell(finding) for finding in fatal(findings)] == ["no digest"]
+    _, findings = incremental.decode((LAMINAR / "metadata.json").read_bytes())
+    assert [tell(finding) for finding in fatal(findings)] == ["no digest"]
 
 
 @pytest.mark.parametrize("name", VECTORS)
-def test_a_batch_is_read_as_the_seed_defines_it(name):
+def test_a_batch_is_read_as_laminar_defines_it(name):
     vector = VECTORS[name]
     batch, findings = lcb1.decode(bytes_of(name), allow_unchecked=True)
     assert batch.version == vector["version"]
     assert batch.entries == [(key, bytes.fromhex(data)) for key, data in vector["entries"]]
-    assert [finding.code for finding in findings] == ["seed.batch_unchecked"] * (vector["version"] == 1)
+    assert [tell(finding) for finding in findings] == ["no checksum"] * (vector["version"] == 1)
 
 
 @pytest.mark.parametrize("name", [name for name in VECTORS if VECTORS[name]["version"] == 2])
@@ -95,7 +96,7 @@ def test_version_1_is_read_only_when_it_is_allowed(name):
     if VECTORS[name]["version"] == 1:
         with pytest.raises(Unsupported) as caught:
             lcb1.decode(bytes_of(name))
-        assert caught.value.code == "seed.batch_unchecked"
+        assert tell(caught.value) == "batch unchecked"
     else:
         lcb1.decode(bytes_of(name))
 
@@ -108,4 +109,4 @@ def test_every_single_bit_that_flips_in_a_batch_is_noticed(name):
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(SlackwaterError) as caught:
             lcb1.decode(bytes(flipped))
-        assert caught.value.code in ("batch.corrupt", "batch.unknown_version")
+        assert tell(caught.value) in ("batch damaged", "unknown version")

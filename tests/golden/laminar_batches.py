@@ -1,4 +1,4 @@
-"""The hand-made batches of ``seeds/lcb1.json``, for tests that need one."""
+"""The hand-made batches of ``laminar/lcb1.json``, for tests that need one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from tests.golden.samples import FOLDER
 
-_VECTORS = json.loads((FOLDER / "seeds" / "lcb1.json").read_text(encoding="utf-8"))["vectors"]
+_VECTORS = json.loads((FOLDER / "laminar" / "lcb1.json").read_text(encoding="utf-8"))["vectors"]
 
 
 def bytes_of(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Incremental checkpoints of the seeds: metadata, and what is wrong with it."""
+"""Incremental checkpoints of LaminarDB: metadata, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from slackwater.errors import Corrupt
 from slackwater.laminar.findings import Findings, fatal
 from slackwater.laminar.incremental import IncrementalCheckpointMetadata, check_state_size, decode, encode
+from tests.laminar_findings import tell
 
 GOOD: dict[str, Any] = {
     "id": 3,
@@ -27,8 +28,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-def codes(**fields: Any) -> set[str]:
-    return {finding.code for finding in fatal(decode(json.dumps({**GOOD, **fields}).encode())[1])}
+def cases(**fields: Any) -> set[str]:
+    return {tell(finding) for finding in fatal(decode(json.dumps({**GOOD, **fields}).encode())[1])}
 
 
 def test_metadata_comes_back_as_it_was():
@@ -39,13 +40,13 @@ def test_metadata_comes_back_as_it_was():
 
 
 def test_E6_nothing_vouches_for_the_state():
-    assert codes() == {"seed.no_digest"}
+    assert cases() == {"no digest"}
 
 
 @pytest.mark.parametrize("field", ["watermark", "parent_id"])
 def test_an_option_that_is_missing_is_fatal(field):
     document = {name: value for name, value in GOOD.items() if name != field}
-    assert "seed.missing_field" in {finding.code for finding in fatal(decode(json.dumps(document).encode())[1])}
+    assert "missing field" in {tell(finding) for finding in fatal(decode(json.dumps(document).encode())[1])}
 
 
 def test_a_required_field_that_is_missing_is_an_error():
@@ -55,9 +56,9 @@ def test_a_required_field_that_is_missing_is_an_error():
 
 
 def test_E13_incremental_without_a_parent_is_fatal_and_so_is_a_parent_that_is_not_older():
-    assert "seed.delta_without_base" in codes(parent_id=None)
-    assert "seed.bad_parent" in codes(parent_id=3)
-    assert "seed.zero" in codes(id=0, parent_id=None)
+    assert "delta without base" in cases(parent_id=None)
+    assert "bad parent" in cases(parent_id=3)
+    assert "zero" in cases(id=0, parent_id=None)
 
 
 def test_the_size_of_the_state_is_compared():
@@ -67,9 +68,9 @@ def test_the_size_of_the_state_is_compared():
     def found(metadata: IncrementalCheckpointMetadata, size: int | None) -> list[tuple[str, str]]:
         findings = Findings()
         check_state_size(metadata, size, findings)
-        return [(finding.code, finding.severity) for finding in findings]
+        return [(tell(finding), finding.severity) for finding in findings]
 
     assert found(metadata, 15) == []
-    assert found(metadata, 14) == [("seed.state_range", "fatal")]
-    assert found(metadata, None) == [("seed.state_missing", "fatal")]
-    assert found(empty, None) == [("seed.state_absent", "warning")]
+    assert found(metadata, 14) == [("state range", "fatal")]
+    assert found(metadata, None) == [("state missing", "fatal")]
+    assert found(empty, None) == [("state absent", "warning")]

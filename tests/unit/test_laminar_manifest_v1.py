@@ -1,4 +1,4 @@
-"""Manifest V1 of the seeds: its types, its own unit tests, and every defect of them as a finding."""
+"""Manifest V1 of LaminarDB: its types, its own unit tests, and every defect of them as a finding."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.formats import manifest as manifests
+from slackwater.keyed.vnodes import VNODE_COUNT
 from slackwater.laminar import manifest_v1, serde
+from slackwater.laminar.content import content_v1
 from slackwater.laminar.findings import Findings, fatal, refuse_fatal
 from slackwater.laminar.manifest_v1 import (
-    VNODE_COUNT,
     CheckpointManifest,
     ConnectorCheckpoint,
     OperatorCheckpoint,
@@ -21,13 +22,13 @@ from slackwater.laminar.manifest_v1 import (
     SinkCommitStatus,
     check_sidecar,
     check_sidecar_size,
-    content,
     decode,
     encode,
 )
 from slackwater.ops.import_ import copy_in
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
+from tests.laminar_findings import tell
 from tests.laminar_folders import JOIN, sha256, v1, v1_folder
 from tests.unit.test_laminar_copy import head_of
 
@@ -38,8 +39,8 @@ def read(document: dict[str, Any]) -> tuple[CheckpointManifest, Findings]:
     return decode(json.dumps(document).encode())
 
 
-def codes(document: dict[str, Any]) -> set[str]:
-    return {finding.code for finding in fatal(read(document)[1])}
+def cases(document: dict[str, Any]) -> set[str]:
+    return {tell(finding) for finding in fatal(read(document)[1])}
 
 
 def new(**fields: Any) -> CheckpointManifest:
@@ -50,7 +51,7 @@ def back(manifest: CheckpointManifest) -> CheckpointManifest:
     return decode(encode(manifest))[0]
 
 
-# --- the seed's own tests
+# --- LaminarDB's own tests
 
 
 def test_manifest_new():
@@ -75,7 +76,7 @@ def test_manifest_json_round_trip():
 def test_manifest_backward_compat_missing_fields():
     manifest, findings = read({"version": 1, "checkpoint_id": 1, "epoch": 1, "timestamp_ms": 1000})
     assert manifest == CheckpointManifest(version=1, checkpoint_id=1, epoch=1, timestamp_ms=1000)
-    assert {f.where for f in fatal(findings) if f.code == "seed.missing_field"} == set(OPTIONAL)
+    assert {f.where for f in fatal(findings) if tell(f) == "missing field"} == set(OPTIONAL)
 
 
 def test_connector_checkpoint_new():
@@ -121,10 +122,10 @@ def test_C2_a_field_that_is_missing_decodes_with_a_fatal_finding_and_is_not_rest
     assert getattr(manifest, field) == getattr(
         CheckpointManifest(version=1, checkpoint_id=1, epoch=1, timestamp_ms=1), field
     )
-    assert ("seed.missing_field", field) in {(f.code, f.where) for f in fatal(findings)}
+    assert ("missing field", field) in {(tell(f), f.where) for f in fatal(findings)}
     with pytest.raises(Corrupt) as caught:
         refuse_fatal(findings, "checkpoint 2")
-    assert caught.value.code == "seed.fatal"
+    assert tell(caught.value) == "refused"
 
 
 def test_validate_orphaned_source_offset():
@@ -164,7 +165,7 @@ def test_from_bytes_empty_data():
 
 def test_a_whole_manifest_has_one_finding_the_one_that_all_have():
     _, findings = read(v1())
-    assert [(f.code, f.severity) for f in findings] == [("seed.no_self_digest", "warning")]
+    assert [(tell(f), f.severity) for f in findings] == [("no self digest", "warning")]
 
 
 def test_statuses_are_tagged_as_serde_tags_them():
@@ -204,7 +205,7 @@ def test_statuses_are_tagged_as_serde_tags_them():
 def test_what_serde_refuses_is_an_error(fields):
     with pytest.raises((Corrupt, Unsupported)) as caught:
         read(v1(**fields))
-    assert caught.value.code in ("seed.malformed", "seed.unknown_version")
+    assert tell(caught.value) in ("malformed", "unknown version")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +216,7 @@ def test_what_serde_refuses_is_an_error(fields):
 def test_what_is_no_json_is_an_error(data):
     with pytest.raises((Corrupt, Unsupported)) as caught:
         decode(data)
-    assert caught.value.code in ("seed.malformed", "seed.unknown_version")
+    assert tell(caught.value) in ("malformed", "unknown version")
 
 
 def test_a_document_past_its_bound_is_refused_before_it_is_parsed(monkeypatch):
@@ -228,38 +229,38 @@ def test_what_does_not_fit_is_refused_when_it_is_written():
     for fields in ({"epoch": 2**64}, {"vnode_count": -1}, {"state_checksum": "\ud800"}, {"source_names": [1]}):
         with pytest.raises(InvalidInput) as caught:
             encode(new(**fields))
-        assert caught.value.code == "seed.unwritable"
+        assert tell(caught.value) == "unwritable"
 
 
 def test_unknown_fields_and_keys_that_come_twice_are_fatal():
-    assert codes({**v1(), "colour": "blue"}) == {"seed.unknown_field"}
+    assert cases({**v1(), "colour": "blue"}) == {"unknown field"}
     nested = v1()
     nested["operator_states"]["agg"]["crc"] = 1
-    assert codes(nested) == {"seed.unknown_field"}
+    assert cases(nested) == {"unknown field"}
     text = json.dumps(v1()).replace('"clicks-0": "9007199254740993"', '"clicks-0": "1", "clicks-0": "2"')
-    assert [f.code for f in fatal(decode(text.encode())[1])] == ["seed.duplicate_key"]
+    assert [tell(f) for f in fatal(decode(text.encode())[1])] == ["duplicate key"]
 
 
-# --- the seed's defects
+# --- LaminarDB's defects
 
 
 @pytest.mark.parametrize("version", [0, 2, 3, 2**32 - 1])
 def test_A6_C1_another_version_is_refused_before_the_rest_is_read(version):
     with pytest.raises(Unsupported) as caught:
         read({"version": version, "checkpoint_id": "another shape"})
-    assert caught.value.code == "seed.unknown_version"
+    assert tell(caught.value) == "unknown version"
 
 
 @pytest.mark.parametrize("count", [0, 1, 128, 512])
 def test_C1_findings_are_typed_and_what_cannot_be_restored_is_fatal(count):
     _, findings = read(v1(vnode_count=count))
     (wrong,) = fatal(findings)
-    assert (wrong.code, wrong.severity, wrong.where) == ("seed.vnode_count", "fatal", "vnode_count")
+    assert (tell(wrong), wrong.severity, wrong.where) == ("vnode count", "fatal", "vnode_count")
 
 
 @pytest.mark.parametrize("field", ["checkpoint_id", "epoch"])
 def test_C1_a_number_that_counts_from_1_is_not_0(field):
-    assert "seed.zero" in codes(v1(**{field: 0}))
+    assert "zero" in cases(v1(**{field: 0}))
 
 
 def test_C3_state_is_inline_or_external_or_an_error():
@@ -273,17 +274,17 @@ def test_C3_state_is_inline_or_external_or_an_error():
     ):
         with pytest.raises(Corrupt) as caught:
             state.place()
-        assert caught.value.code == "seed.state_misplaced"
+        assert tell(caught.value) == "state misplaced"
         document = v1()
         document["operator_states"]["agg"] = msgspec.to_builtins(state)
-        assert codes(document) == {"seed.state_misplaced"}
+        assert cases(document) == {"state misplaced"}
 
 
 def test_C4_state_without_a_digest_is_fatal_and_inline_state_gets_one_of_its_own():
     for checksum in (None, "", "abcd", "x" * 64):
-        assert codes(v1(state_checksum=checksum)) == {"seed.no_digest"}
+        assert cases(v1(state_checksum=checksum)) == {"no digest"}
     manifest, _ = read(v1())
-    pieces = content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces
+    pieces = content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces
     assert {piece.operator: piece.sha256 for piece in pieces} == {"agg": sha256(b"slack water"), "join": sha256(JOIN)}
 
 
@@ -299,20 +300,20 @@ def test_C5_each_operator_has_a_digest_of_its_own_range():
         }
     manifest, findings = read(document)
     assert fatal(findings) == []
-    pieces = {p.operator: p for p in content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces}
+    pieces = {p.operator: p for p in content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).pieces}
     assert pieces["join"].sha256 == sha256(JOIN[:half])
     assert pieces["other"].sha256 == sha256(JOIN[half:])
 
 
 @pytest.mark.parametrize(
-    ("offset", "length", "code"),
+    ("offset", "length", "case"),
     [
-        (0, 2**64 - 1, "seed.state_range"),
-        (2**64 - 1, 2**64 - 1, "seed.state_range"),
-        (10, 20, "seed.state_overlap"),
+        (0, 2**64 - 1, "state range"),
+        (2**64 - 1, 2**64 - 1, "state range"),
+        (10, 20, "state overlap"),
     ],
 )
-def test_C6_ranges_of_the_sidecar_neither_wrap_nor_overlap(offset, length, code):
+def test_C6_ranges_of_the_sidecar_neither_wrap_nor_overlap(offset, length, case):
     document = v1()
     document["operator_states"]["other"] = {
         "state_b64": None,
@@ -320,73 +321,73 @@ def test_C6_ranges_of_the_sidecar_neither_wrap_nor_overlap(offset, length, code)
         "external_offset": offset,
         "external_length": length,
     }
-    assert code in codes(document)
+    assert case in cases(document)
 
 
 def test_C6_ranges_must_lie_in_the_sidecar_and_what_nobody_owns_is_told():
     manifest, _ = read(v1())
     for size, expected in (
         (len(JOIN), []),
-        (len(JOIN) - 1, [("seed.state_range", "fatal")]),
-        (len(JOIN) + 1, [("seed.state_gap", "warning")]),
-        (None, [("seed.state_missing", "fatal")]),
+        (len(JOIN) - 1, [("state range", "fatal")]),
+        (len(JOIN) + 1, [("state gap", "warning")]),
+        (None, [("state missing", "fatal")]),
     ):
         findings = Findings()
         check_sidecar_size(manifest, size, findings)
-        assert [(f.code, f.severity) for f in findings] == expected
+        assert [(tell(f), f.severity) for f in findings] == expected
     document = v1()
     document["operator_states"]["join"]["external_offset"] = 5
-    assert ("seed.state_gap", "warning") in {(f.code, f.severity) for f in read(document)[1]}
+    assert ("state gap", "warning") in {(tell(f), f.severity) for f in read(document)[1]}
     findings = Findings()
     check_sidecar(manifest, JOIN[:-1] + b"!", findings)
-    assert [f.code for f in findings] == ["seed.digest_mismatch"]
+    assert [tell(f) for f in findings] == ["digest mismatch"]
 
 
 def test_C7_sources_and_offsets_are_compared_in_both_directions():
-    assert codes(v1(source_names=["clicks", "prices"])) == {"seed.source_without_offsets"}
-    assert codes(v1(source_names=[])) == {"seed.unknown_source"}
-    assert codes(v1(source_watermarks={"other": 1})) == {"seed.unknown_source"}
+    assert cases(v1(source_names=["clicks", "prices"])) == {"source without offsets"}
+    assert cases(v1(source_names=[])) == {"unknown source"}
+    assert cases(v1(source_watermarks={"other": 1})) == {"unknown source"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"),
+    ("fields", "case"),
     [
-        ({"sink_commit_statuses": {}}, "seed.sink_mismatch"),
-        ({"sink_epochs": {}}, "seed.sink_mismatch"),
-        ({"sink_epochs": {"pg": 8}}, "seed.sink_ahead"),
-        ({"sink_names": ["files"]}, "seed.unknown_sink"),
-        ({"sink_names": ["files", "pg", "pg"]}, "seed.name_twice"),
-        ({"source_names": ["clicks", "clicks"]}, "seed.name_twice"),
+        ({"sink_commit_statuses": {}}, "sink mismatch"),
+        ({"sink_epochs": {}}, "sink mismatch"),
+        ({"sink_epochs": {"pg": 8}}, "sink ahead"),
+        ({"sink_names": ["files"]}, "unknown sink"),
+        ({"sink_names": ["files", "pg", "pg"]}, "name twice"),
+        ({"source_names": ["clicks", "clicks"]}, "name twice"),
     ],
 )
-def test_C8_sinks_are_compared_with_their_epochs_and_statuses(fields, code):
-    assert code in codes(v1(**fields))
+def test_C8_sinks_are_compared_with_their_epochs_and_statuses(fields, case):
+    assert case in cases(v1(**fields))
 
 
 def test_C8_unsorted_names_are_told():
     _, findings = read(v1(sink_names=["pg", "files"]))
-    assert ("seed.names_unsorted", "warning") in {(f.code, f.severity) for f in findings}
+    assert ("names unsorted", "warning") in {(tell(f), f.severity) for f in findings}
 
 
 @pytest.mark.parametrize("status", ["Pending", {"Failed": "timeout"}])
 def test_C9_C10_a_sink_that_is_not_known_to_have_committed_is_fatal(status):
-    assert codes(v1(sink_commit_statuses={"pg": status})) == {"seed.sink_not_committed"}
+    assert cases(v1(sink_commit_statuses={"pg": status})) == {"sink not committed"}
 
 
 def test_C12_numbers_past_2_to_the_53_are_carried_as_text_or_refused():
     manifest, _ = read(v1(pipeline_hash=2**64 - 1, source_watermarks={"clicks": -(2**63)}))
-    made = content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN)
+    made = content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN)
     assert made.origin.pipeline_hash == "18446744073709551615"
     assert made.source_watermarks == {"clicks": "-9223372036854775808"}
-    assert "seed.number_range" in codes(v1(timestamp_ms=2**53))
-    assert "seed.watermark_range" in codes(v1(watermark=-1))
+    assert "number range" in cases(v1(timestamp_ms=2**53))
+    assert "watermark range" in cases(v1(watermark=-1))
 
 
 def test_C13_both_spellings_of_kafka_partitions_are_read_and_told_apart():
     documented = v1()
     documented["source_offsets"]["clicks"]["offsets"] = {"partition-0": "1"}
-    assert "seed.offsets_without_topic" in {finding.code for finding in read(documented)[1]}
-    assert "seed.offsets_without_topic" not in {finding.code for finding in read(v1())[1]}
+    assert "offsets without topic" in {tell(finding) for finding in read(documented)[1]}
+    assert "offsets without topic" not in {tell(finding) for finding in read(v1())[1]}
 
 
 def test_C14_raw_error_text_is_never_repeated_and_paths_are_relative():
@@ -396,24 +397,24 @@ def test_C14_raw_error_text_is_never_repeated_and_paths_are_relative():
     assert all(len(finding.message) < 500 for finding in findings)
     for path, kept in (("/tmp/rocksdb_cp", None), ("../up", None), ("tables/cp", "tables/cp")):
         manifest, findings = read(v1(table_store_checkpoint_path=path))
-        assert [f.code for f in fatal(findings)] == ["seed.table_store_outside"]
-        assert content(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).table_store_path == kept
+        assert [tell(f) for f in fatal(findings)] == ["table store outside"]
+        assert content_v1(manifest, manifest_sha256="ab" * 32, sidecar=JOIN).table_store_path == kept
 
 
 def test_A14_the_epoch_that_an_entry_repeats_is_compared():
     document = v1()
     document["source_offsets"]["clicks"]["epoch"] = 8
-    assert codes(document) == {"seed.epoch_mismatch"}
+    assert cases(document) == {"epoch mismatch"}
     document["source_offsets"]["clicks"]["epoch"] = 6
-    assert ("seed.epoch_older", "warning") in {(f.code, f.severity) for f in read(document)[1]}
-    assert ("seed.no_time", "warning") in {(f.code, f.severity) for f in read(v1(timestamp_ms=0))[1]}
+    assert ("epoch older", "warning") in {(tell(f), f.severity) for f in read(document)[1]}
+    assert ("no time", "warning") in {(tell(f), f.severity) for f in read(v1(timestamp_ms=0))[1]}
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a\nb", "x" * 201])
 def test_A10_a_hostile_name_is_fatal(name):
     document = v1()
     document["operator_states"][name] = document["operator_states"]["agg"]
-    assert "seed.hostile_name" in codes(document)
+    assert "hostile name" in cases(document)
 
 
 def test_A13_version_3_is_the_union_of_versions_1_and_2(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/seeds.md: every name of the seeds has its row, and every row leads somewhere."""
+"""docs/laminardb.md: every name of LaminarDB has its row, and every row leads somewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from tests.golden.samples import FOLDER
 
 ROOT = Path(__file__).parents[2]
-# Taken once from the text of the seeds: structs, enums with their variants, constants, functions, options and tests.
-NAMES: dict[str, list[str]] = json.loads((FOLDER / "seeds" / "names.json").read_text(encoding="utf-8"))
-PAGE = (ROOT / "docs" / "seeds.md").read_text(encoding="utf-8")
+# Taken once from LaminarDB's documents: structs, enums with their variants, constants, functions, options and tests.
+NAMES: dict[str, list[str]] = json.loads((FOLDER / "laminar" / "names.json").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs" / "laminardb.md").read_text(encoding="utf-8")
 DEFECT = re.compile(r"\b([A-F][0-9]{1,2})\b")
 
 
@@ -59,7 +59,7 @@ def resolve(ref: str) -> None:
 
 
 @pytest.mark.parametrize("section", NAMES)
-def test_every_name_of_a_seed_has_its_row_in_the_order_of_the_seed(section):
+def test_every_name_of_a_document_has_its_row_in_the_order_of_laminar(section):
     assert list(rows(section)) == NAMES[section]
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_leads_nowhere_is_found(ref):
         resolve(ref)
 
 
-def test_the_defects_of_the_seeds_are_all_named():
+def test_the_defects_of_laminar_are_all_named():
     rows = {"A": 15, "B": 16, "C": 16, "D": 11, "E": 18, "F": 8}
     assert {f"{part}{n}" for part, count in rows.items() for n in range(1, count + 1)} <= named_defects()
 
@@ -92,4 +92,4 @@ def test_the_files_that_the_page_names_are_there():
 
 
 def test_the_page_can_be_found():
-    assert "(docs/seeds.md)" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "(docs/laminardb.md)" in (ROOT / "README.md").read_text(encoding="utf-8")

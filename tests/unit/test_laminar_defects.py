@@ -1,4 +1,4 @@
-"""Defects of the seeds that are no matter of formats: ours, driven through the real code, do not have them.
+"""Defects of LaminarDB that are no matter of formats: ours, driven through the real code, do not have them.
 
 The rows are those of the list of defects: A layout, B checkpointer, C manifest, D batcher, F store and coordinator.
 """
@@ -26,7 +26,6 @@ from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.parallel import in_parallel
-from slackwater.program import open_pipeline
 from slackwater.protocol.keep import plan_retire
 from slackwater.protocol.retention import References, delete_retired
 from slackwater.protocol.verified_reads import load_manifest
@@ -95,7 +94,7 @@ def test_B3_deletes_that_were_cut_off_are_finished_and_no_live_checkpoint_is_hur
         driver.step()
     assert driver.driver.hindrance is not None and "delete.between" in driver.driver.hindrance.message
     assert not keys_of(driver) <= named_by_live(driver)
-    pipeline = open_pipeline(str(driver.pipeline))
+    pipeline = read_pipeline(str(driver.pipeline))
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
     # The record said first that they are gone; doing it again minds nothing that is missing.
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Manifest V2 of the seeds: its types, its own unit tests, and every defect of them as a finding."""
+"""Manifest V2 of LaminarDB: its types, its own unit tests, and every defect of them as a finding."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import msgspec
 import pytest
 
 from slackwater.errors import Corrupt, Unsupported
+from slackwater.laminar.content import content_v2, needs_parent
 from slackwater.laminar.findings import Findings, fatal
 from slackwater.laminar.manifest_v2 import (
     CheckpointManifestV2,
     OperatorSnapshotEntry,
     PartitionSnapshotEntry,
     SourceOffsetEntry,
-    content,
     decode,
     encode,
-    needs_parent,
 )
 from slackwater.ops.import_ import copy_in
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
+from tests.laminar_findings import tell
 from tests.laminar_folders import AGG, IDS, partition, sha256, v2, write
 from tests.unit.test_laminar_copy import head_of
 
@@ -34,11 +34,11 @@ def read(document: dict[str, Any]) -> tuple[CheckpointManifestV2, Findings]:
     return decode(json.dumps(document).encode())
 
 
-def codes(partitions: list[dict[str, Any]], **fields: Any) -> set[str]:
-    return {finding.code for finding in fatal(read(v2(IDS[0], 1, partitions, **fields))[1])}
+def cases(partitions: list[dict[str, Any]], **fields: Any) -> set[str]:
+    return {tell(finding) for finding in fatal(read(v2(IDS[0], 1, partitions, **fields))[1])}
 
 
-# --- the seed's own tests
+# --- LaminarDB's own tests
 
 
 def test_manifest_v2_json_round_trip():
@@ -72,7 +72,7 @@ def test_manifest_v2_json_round_trip():
     )
     restored, findings = decode(encode(manifest))
     assert restored == manifest
-    assert {finding.code for finding in fatal(findings)} == {"seed.bad_digest", "seed.no_digest"}
+    assert {tell(finding) for finding in fatal(findings)} == {"bad digest", "no digest"}
 
 
 def test_manifest_v2_backward_compat_missing_fields():
@@ -88,7 +88,7 @@ def test_manifest_v2_backward_compat_missing_fields():
 def test_A5_a_field_that_is_missing_decodes_with_a_fatal_finding(field):
     document = v2(IDS[0], 1, WHOLE)
     del document[field]
-    assert ("seed.missing_field", field) in {(f.code, f.where) for f in fatal(read(document)[1])}
+    assert ("missing field", field) in {(tell(f), f.where) for f in fatal(read(document)[1])}
 
 
 def test_A5_what_is_empty_and_says_so_is_no_finding():
@@ -104,35 +104,35 @@ def test_A5_what_is_empty_and_says_so_is_no_finding():
 def test_what_serde_refuses_is_an_error(fields):
     with pytest.raises(Corrupt) as caught:
         read({**v2(IDS[0], 1, WHOLE), **fields})
-    assert caught.value.code == "seed.malformed"
+    assert tell(caught.value) == "malformed"
 
 
 def test_A6_another_version_is_refused_before_the_rest_is_read():
     with pytest.raises(Unsupported) as caught:
         read({"version": 4, "checkpoint_id": {}})
-    assert caught.value.code == "seed.unknown_version"
+    assert tell(caught.value) == "unknown version"
 
 
 def test_an_id_is_written_in_lower_case_and_one_that_is_no_uuid7_is_told():
     manifest, findings = read(v2(IDS[0].upper(), 1, []))
     assert manifest.checkpoint_id == IDS[0] and fatal(findings) == []
     _, findings = read(v2("f81d4fae-7dec-11d0-a765-00a0c91e6bf6", 1, []))
-    assert ("seed.not_uuid7", "warning") in {(f.code, f.severity) for f in findings}
+    assert ("not UUIDv7", "warning") in {(tell(f), f.severity) for f in findings}
 
 
-# --- the seed's defects
+# --- LaminarDB's defects
 
 
 def test_A4_a_delta_needs_a_parent_that_it_does_not_name():
     delta = partition(0, b"d", "operators/agg/partition-0.delta", delta=True)
-    assert codes([delta]) == {"seed.delta_without_base"}
+    assert cases([delta]) == {"delta without base"}
     manifest, findings = read(v2(IDS[0], 1, [delta], parent_id=IDS[1]))
-    assert ("seed.delta_base_implied", "warning") in {(f.code, f.severity) for f in findings}
+    assert ("delta base implied", "warning") in {(tell(f), f.severity) for f in findings}
     assert needs_parent(manifest)
     with pytest.raises(Corrupt) as caught:
-        content([manifest], manifest_sha256="ab" * 32)
-    assert caught.value.code == "seed.chain_broken"
-    assert codes([], parent_id=IDS[0]) == {"seed.bad_parent"}
+        content_v2([manifest], manifest_sha256="ab" * 32)
+    assert tell(caught.value) == "chain broken"
+    assert cases([], parent_id=IDS[0]) == {"bad parent"}
 
 
 def test_A4_in_version_3_every_link_of_a_chain_is_named_with_its_digest(tmp_path):
@@ -160,15 +160,15 @@ def test_A4_in_version_3_every_link_of_a_chain_is_named_with_its_digest(tmp_path
 
 
 def test_A7_B7_no_digest_is_fatal_and_sums_are_compared():
-    assert codes([partition(0, b"x", "operators/agg/partition-0.snap", sha256=None)]) == {"seed.no_digest"}
-    assert codes([partition(0, b"x", "operators/agg/partition-0.snap", sha256="zz")]) == {"seed.bad_digest"}
-    assert codes(WHOLE, total_size_bytes=7) == {"seed.wrong_total"}
+    assert cases([partition(0, b"x", "operators/agg/partition-0.snap", sha256=None)]) == {"no digest"}
+    assert cases([partition(0, b"x", "operators/agg/partition-0.snap", sha256="zz")]) == {"bad digest"}
+    assert cases(WHOLE, total_size_bytes=7) == {"wrong total"}
     _, findings = read(v2(IDS[0], 1, WHOLE, total_size_bytes=0))
-    assert ("seed.no_total", "warning") in {(f.code, f.severity) for f in findings}
+    assert ("no total", "warning") in {(tell(f), f.severity) for f in findings}
 
 
 def test_A8_nothing_vouches_for_the_manifest_and_that_is_told():
-    assert "seed.no_self_digest" in {finding.code for finding in read(v2(IDS[0], 1, []))[1]}
+    assert "no self digest" in {tell(finding) for finding in read(v2(IDS[0], 1, []))[1]}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_A8_nothing_vouches_for_the_manifest_and_that_is_told():
     ],
 )
 def test_A11_a_path_is_taken_relative_to_its_checkpoint_however_it_was_stored(path):
-    assert codes([partition(0, b"x", path)]) == set()
+    assert cases([partition(0, b"x", path)]) == set()
 
 
 @pytest.mark.parametrize(
@@ -198,34 +198,34 @@ def test_A11_a_path_is_taken_relative_to_its_checkpoint_however_it_was_stored(pa
     ],
 )
 def test_B11_a_path_that_leads_elsewhere_is_fatal(path):
-    assert codes([partition(0, b"x", path)]) == {"seed.bad_path"}
+    assert cases([partition(0, b"x", path)]) == {"bad path"}
 
 
 def test_A13_what_version_2_does_not_say_is_told():
-    assert "seed.sinks_unknown" in {finding.code for finding in read(v2(IDS[0], 1, []))[1]}
+    assert "sinks unknown" in {tell(finding) for finding in read(v2(IDS[0], 1, []))[1]}
 
 
 def test_A15_a_partition_comes_once_as_a_snapshot_or_as_a_delta():
     twice = [partition(0, b"x", "operators/agg/partition-0.snap"), partition(0, b"y", "operators/agg/partition-0.snap")]
     both = [twice[0], partition(0, b"y", "operators/agg/partition-0.delta", delta=True)]
-    assert "seed.partition_twice" in codes(twice)
-    assert "seed.partition_twice" in codes(both, parent_id=IDS[1])
+    assert "partition twice" in cases(twice)
+    assert "partition twice" in cases(both, parent_id=IDS[1])
 
 
-def test_B1_partitions_that_the_seed_lost_above_its_concurrency_are_missed():
+def test_B1_partitions_that_laminar_lost_above_its_concurrency_are_missed():
     kept = [partition(n, b"x", f"operators/agg/partition-{n}.snap") for n in range(248, 256)]
-    assert codes(kept) == {"seed.partition_missing"}
+    assert cases(kept) == {"partition missing"}
 
 
 def test_B15_the_order_of_uploads_and_the_case_of_digests_do_not_matter():
     shouting = [{**entry, "sha256": entry["sha256"].upper()} for entry in reversed(WHOLE)]
     manifest, findings = read(v2(IDS[0], 1, shouting))
     assert fatal(findings) == []
-    pieces = content([manifest], manifest_sha256="ab" * 32).pieces
+    pieces = content_v2([manifest], manifest_sha256="ab" * 32).pieces
     assert [(p.partition, p.sha256) for p in pieces] == [(n, sha256(AGG[n])) for n in range(2)]
 
 
 def test_A10_a_hostile_name_of_an_operator_or_source_is_fatal():
     for name in ("", "..", "a\x00b"):
         entry = {"partitions": [], "total_bytes": 0}
-        assert "seed.hostile_name" in codes([], operators={name: entry}, total_size_bytes=0)
+        assert "hostile name" in cases([], operators={name: entry}, total_size_bytes=0)

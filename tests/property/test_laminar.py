@@ -1,4 +1,4 @@
-"""The seeds' decoders under any document and any bytes: round trips, typed errors, bounded work."""
+"""LaminarDB's decoders under any document and any bytes: round trips, typed errors, bounded work."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from slackwater.laminar.manifest_v2 import (
     PartitionSnapshotEntry,
     SourceOffsetEntry,
 )
+from tests.laminar_findings import tell
 from tests.laminar_folders import IDS, v1, v2
 
-CODES = {"seed.malformed", "seed.unknown_version", "batch.corrupt", "batch.unknown_version", "seed.batch_unchecked"}
+REFUSED = {"malformed", "unknown version", "batch damaged", "batch unchecked"}
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
 U64, U32, U16 = (st.integers(0, 2**bits - 1) for bits in (64, 32, 16))
 I64 = st.integers(-(2**63), 2**63 - 1)
@@ -102,7 +103,7 @@ def test_a_manifest_of_version_1_comes_back(manifest):
     data = manifest_v1.encode(manifest)
     restored, findings = manifest_v1.decode(data)
     assert restored == manifest and manifest_v1.encode(restored) == data
-    assert "seed.missing_field" not in {finding.code for finding in findings}
+    assert "missing field" not in {tell(finding) for finding in findings}
 
 
 @given(V2)
@@ -129,7 +130,7 @@ def test_a_batch_of_version_2_comes_back(entries):
 def test_any_bytes_give_a_typed_error(decode, data):
     with pytest.raises(SlackwaterError) as caught:
         decode(data)
-    assert caught.value.code in CODES
+    assert tell(caught.value) in REFUSED
 
 
 JSON = st.recursive(
@@ -148,7 +149,7 @@ def test_a_field_of_any_other_content_is_read_or_refused_and_never_crashes(versi
     try:
         manifest, _ = codec.decode(json.dumps(document).encode())
     except SlackwaterError as error:
-        assert error.code in CODES
+        assert tell(error) in REFUSED
         return
     assert codec.decode(codec.encode(manifest))[0] == manifest
 
@@ -161,7 +162,7 @@ def test_a_damaged_batch_is_refused(entries, data):
     try:
         batch, _ = lcb1.decode(bytes(whole), allow_unchecked=True)
     except SlackwaterError as error:
-        assert error.code in CODES
+        assert tell(error) in REFUSED
         return
     raise AssertionError(f"byte {at} was changed, and {batch} was read")
 
