@@ -46,8 +46,7 @@ from .format import Figures, Lineage, encode
 from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
 from .restoring import check_target, restore_into
-from .state import KeyedState, Prepared, check_size
-from .together import Together
+from .state import KeyedState, check_size
 
 # What a program gives from outside is held in memory, here and there.
 MAX_OUTSIDE_BYTES = 1024**3
@@ -113,7 +112,6 @@ class KeyedCheckpoints:
         self._failure: BaseException | None = None
         self._closed = self._scanned = False
         self._writing, self._checkpointing = threading.RLock(), threading.RLock()
-        self._together = Together(self._write_all)
 
     # --- the state
 
@@ -167,14 +165,13 @@ class KeyedCheckpoints:
 
         A value of None deletes; of one key's changes the last one counts.
         """
-        self._refuse_ended()
-        prepared = self._state.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)
-        self._together.do(prepared, len(prepared.stored))
-
-    def _write_all(self, batches: Sequence[Prepared]) -> None:
+        batch = self._state.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)
         with self._writing, self._unless_ended():
-            position = self._state.apply_all(batches)
-            self._unsaved_bytes += sum(batch.size_bytes for batch in batches)
+            position = self._state.apply(batch)
+            self._unsaved_bytes += batch.size_bytes
+        # Not one at a time: threads that wait here share a sync. What was applied may be durable although another
+        # thread has ended the pipeline since, so only the sync itself says whether it is.
+        with self._or_end():
             reach("keyed.sync.before")
             self._state.sync(position)
 
@@ -204,8 +201,9 @@ class KeyedCheckpoints:
         with self._checkpointing:
             began, attempt = self._clock.monotonic(), Attempt(checkpoint_id=self._clock.checkpoint_id(), outputs={})
             with self._writing, self._unless_ended():
+                # The cut writes all that was applied into synced tables, be it synced in the log or not.
                 if offsets is not None or watermark_ms is not None:
-                    self._state.write([], offsets=offsets, watermark_ms=watermark_ms)
+                    self._state.apply(self._state.prepare([], offsets=offsets, watermark_ms=watermark_ms))
                 self._cut(attempt.checkpoint_id)
                 description, unsaved = self._state.description, self._unsaved_bytes
                 figures = Figures(
@@ -413,14 +411,20 @@ class KeyedCheckpoints:
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
         self._refuse_ended()
+        with self._or_end():
+            yield
+
+    @contextmanager
+    def _or_end(self) -> Iterator[None]:
+        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
         try:
             yield
         except InvalidInput:
             raise
         except BaseException as error:
-            self._failure = error
+            if not isinstance(self._failure, Conflict | Unavailable):  # after these nothing is released
+                self._failure = error
             raise
 
     def _refuse_ended(self) -> None:
