@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 from slackwater.keyed.checkpoints import KeyedCheckpoints
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
+from slackwater.keyed.state import KeyedState
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 
@@ -35,3 +38,51 @@ def sound(folder: Path) -> bool:
 
 def fill(counts: KeyedCheckpoints, keys: Any, size: int = 100) -> None:
     counts.write([(b"%08d" % key, os.urandom(size)) for key in keys])
+
+
+class Disk:
+    """A database whose syncs take their time, are counted, and may be held or fail: with an error, or RocksDB's words.
+
+    ``breaks`` is raised after the next write, which has come to the log.
+    """
+
+    def __init__(self, database: Any, *, fails: str | BaseException | None = None) -> None:
+        self.database, self.fails, self.syncs = database, fails, 0
+        self.breaks: BaseException | None = None
+        self.began, self.goes_on = threading.Event(), threading.Event()
+        self.goes_on.set()
+
+    def hold(self) -> None:
+        """Let the next sync begin, and wait until the test lets it go on."""
+        self.began.clear()
+        self.goes_on.clear()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.database, name)
+
+    def write(self, *given: Any) -> None:
+        self.database.write(*given)
+        breaks, self.breaks = self.breaks, None
+        if breaks is not None:
+            raise breaks
+
+    def flush_wal(self, sync: bool) -> None:
+        self.syncs += 1
+        self.began.set()
+        time.sleep(0.01)
+        assert self.goes_on.wait(30)
+        if self.fails is not None:
+            raise self.fails if isinstance(self.fails, BaseException) else Exception(self.fails)
+        self.database.flush_wal(sync=sync)
+
+
+def slow_disk(state: KeyedState, **fields: Any) -> Disk:
+    disk = Disk(state._rocks._database, **fields)
+    state._rocks._database = disk  # type: ignore[assignment]
+    return disk
+
+
+def plain_disk(state: KeyedState) -> None:
+    """Take it out again: RocksDB makes a checkpoint only of what is its own."""
+    disk: Any = state._rocks._database
+    state._rocks._database = disk.database

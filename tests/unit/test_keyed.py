@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +32,7 @@ from slackwater.rocks import database as rocks
 from slackwater.settings import Settings
 from slackwater.store import open_store
 from tests.golden.samples import IDS
+from tests.keyed_pipelines import slow_disk
 from tests.unit.test_artifacts import manifest_of
 
 CHANGES = st.lists(st.tuples(st.binary(max_size=8), st.none() | st.binary(max_size=40)), max_size=30)
@@ -43,29 +43,6 @@ def state(tmp_path: Path) -> Any:
     opened = KeyedState(tmp_path / "state")
     yield opened
     opened.close()
-
-
-class Disk:
-    """A database whose syncs take their time, are counted, and may fail."""
-
-    def __init__(self, database: Any, *, fails: bool = False) -> None:
-        self._database, self.fails, self.syncs = database, fails, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
-
-    def flush_wal(self, sync: bool) -> None:
-        self.syncs += 1
-        time.sleep(0.01)
-        if self.fails:
-            raise Exception("IO error: While fdatasync: Input/output error")
-        self._database.flush_wal(sync=sync)
-
-
-def slow_disk(state: KeyedState, **fields: Any) -> Disk:
-    disk = Disk(state._rocks._database, **fields)
-    state._rocks._database = disk  # type: ignore[assignment]
-    return disk
 
 
 def test_a_write_that_returns_was_synced(state: KeyedState) -> None:
@@ -81,7 +58,7 @@ def test_threads_that_write_at_once_share_a_sync(state: KeyedState) -> None:
     def write(thread: int) -> None:
         for number in range(10):
             with writing:
-                position = state.apply([(b"%d-%d" % (thread, number), b"")])
+                position = state.apply(state.prepare([(b"%d-%d" % (thread, number), b"")]))
             state.sync(position)
 
     with ThreadPoolExecutor(8) as pool:
@@ -94,10 +71,10 @@ def test_after_a_sync_that_failed_nothing_is_taken_until_it_is_opened_again(tmp_
     """The kernel tells of it once: a second sync would say that all is well."""
     state = KeyedState(tmp_path / "state")
     state.put(b"a", b"1")
-    disk = slow_disk(state, fails=True)
+    disk = slow_disk(state, fails="IO error: While fdatasync: Input/output error")
     with pytest.raises(Unavailable, match="fdatasync"):
         state.put(b"b", b"2")
-    disk.fails = False
+    disk.fails = None
     with pytest.raises(Unavailable, match="could not be synced"):
         state.put(b"c", b"3")
     assert disk.syncs == 1
@@ -120,7 +97,7 @@ def test_what_is_closed_says_so_and_may_be_closed_again(state: KeyedState) -> No
 def test_what_was_not_synced_yet_is_when_it_is_closed(tmp_path: Path) -> None:
     state = KeyedState(tmp_path / "state")
     disk = slow_disk(state)
-    position = state.apply([(b"a", b"1")])
+    position = state.apply(state.prepare([(b"a", b"1")]))
     state.close()
     assert disk.syncs == 1
     state.sync(position)  # of a thread that comes late: it is durable
@@ -432,7 +409,7 @@ def test_a_write_that_has_to_wait_for_tables_is_made_once(tmp_path: Path, monkey
     monkeypatch.setattr(state._rocks, "_try_to_write", counted)
     for number in range(400):
         batch = {b"%d" % (number * 50 % 977 + n): os.urandom(1000) for n in range(50)}
-        state.apply(batch.items())  # without a wait for the disk, in which RocksDB could keep up
+        state.apply(state.prepare(batch.items()))  # without a wait for the disk, in which RocksDB could keep up
         model |= batch
         if refused and number > 50:
             break

@@ -10,9 +10,6 @@ import json
 import os
 import random
 import shutil
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -285,26 +282,6 @@ def test_a_folder_goes_on_after_one_that_was_opened_by_mistake_if_told_so(tmp_pa
         pass
     with pytest.raises(sw.Conflict, match=r"keyed\.opened_elsewhere"):
         open_keyed(wrong)
-
-
-def test_many_threads_write_while_checkpoints_are_made(tmp_path):
-    with open_keyed(config_of(tmp_path)) as counts:
-
-        def write(thread):
-            for number in range(25):
-                counts.write([(b"%d-%d" % (thread, number), b"x")], offsets={str(thread): {"n": str(number)}})
-
-        with ThreadPoolExecutor(5) as pool:
-            writers = [pool.submit(write, thread) for thread in range(4)]
-            while not all(writer.done() for writer in writers):
-                counts.create_checkpoint()
-            for writer in writers:
-                writer.result()
-    expected = {b"%d-%d" % (thread, number): b"x" for thread in range(4) for number in range(25)}
-    with open_keyed(config_of(tmp_path)) as counts:
-        assert dict(counts.scan()) == expected and counts.key_count == 100
-        assert counts.offsets == {str(thread): {"n": "24"} for thread in range(4)}
-    assert sound(tmp_path)
 
 
 def newest_manifest(folder: Path) -> Path:
@@ -696,26 +673,6 @@ def test_an_older_checkpoint_is_restored_into_a_directory_and_nothing_changes(op
             opened.restore(2, tmp_path / directory)
 
 
-def test_writes_go_on_while_a_checkpoint_is_stored(opened, monkeypatch):
-    opened.put(b"before", b"1")
-    real, wrote = opened._checkpointer.checkpoint, threading.Event()
-
-    def write() -> None:
-        opened.put(b"meanwhile", b"1")
-        wrote.set()
-
-    def slowly(*args: Any, **fields: Any) -> Any:
-        writer = threading.Thread(target=write)
-        writer.start()
-        writer.join(10)
-        return real(*args, **fields)
-
-    monkeypatch.setattr(opened._checkpointer, "checkpoint", slowly)
-    made = opened.create_checkpoint()
-    assert wrote.is_set() and made.key_count == 1 and opened.key_count == 2
-    assert opened._is_changed()
-
-
 def test_a_closed_pipeline_takes_no_more(tmp_path):
     counts = open_keyed(config_of(tmp_path))
     counts.close()
@@ -730,30 +687,6 @@ def test_a_closed_pipeline_takes_no_more(tmp_path):
             call()
         assert caught.value.code == "pipeline.ended"
     assert read_pipeline(str(tmp_path / "store" / "counts")).state.release_append_id is not None
-
-
-def test_threads_that_write_at_once_share_a_sync_and_nothing_of_theirs_is_lost(opened, tmp_path, monkeypatch):
-    syncs: list[int] = []
-    sync = opened._state.sync
-
-    def sync_slowly(position: int) -> None:
-        syncs.append(position)
-        time.sleep(0.01)
-        sync(position)
-
-    monkeypatch.setattr(opened._state, "sync", sync_slowly)
-
-    def write(thread: int) -> None:
-        for number in range(10):
-            opened.write([(b"%d-%d" % (thread, number), b"1"), (b"last", b"%d" % thread)], watermark_ms=thread)
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    assert opened.key_count == 81 and opened.watermark_ms == 7
-    assert {key for key, _ in opened.scan()} == {b"%d-%d" % (t, n) for t in range(8) for n in range(10)} | {b"last"}
-    assert len(syncs) <= 40
-    opened.close()
-    assert len(content(tmp_path)) == 81
 
 
 def test_a_pipeline_is_no_store_of_keyed_ones(tmp_path):
@@ -793,7 +726,7 @@ def test_a_hundredth_that_has_changed_costs_a_few_hundredths_and_a_restore_reads
         for _ in range(30):
             fill(counts, chosen.sample(range(keys), keys // 100))
             made = counts.create_checkpoint()
-            manifest = load_manifest(counts._store, counts._checkpointer.state.live[-1])
+            manifest = load_manifest(counts._store, counts._driver.state.live[-1])
             own = [stored for stored in manifest.objects if made.id in stored.key]
             new.append(sum(stored.size_bytes for stored in own) / full.size_bytes)
             objects.append(len(manifest.objects))

@@ -17,10 +17,8 @@ from typing import cast
 
 import msgspec
 
-from ..clock import Clock
 from ..errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
-from ..formats.change import Settlement
 from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
 from ..formats.state import LiveCheckpoint, Savepoint, State
@@ -28,27 +26,20 @@ from ..ops.forget import by_ref, by_rules, forget
 from ..ops.pipelines import Problem
 from ..ops.refs import resolve
 from ..ops.savepoint import create_label
-from ..protocol.address import pipeline_name
-from ..protocol.artifacts import Held
-from ..protocol.checkpoint import Checkpointer
 from ..protocol.cut import Cut, CutFile, CutOperator
 from ..protocol.directory import refuse_inside, write_directory
-from ..protocol.driver import Claimed
+from ..protocol.driver import Driver
 from ..protocol.keep import KeepRules
-from ..protocol.log import Log
-from ..protocol.retention import References, delete_old, sweep
 from ..protocol.sinks import Attempt
 from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..rocks.database import Change
-from ..settings import Settings
-from ..store import Store, local_folder
+from ..store import local_folder
 from .capture import STATE, capture_keyed, check_restored, folder_of
 from .config import CheckpointConfig
 from .format import Figures, Lineage, encode
 from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
-from .state import KeyedState, Prepared, check_size
-from .together import Together
+from .state import KeyedState, check_size
 
 # What a program gives from outside is held in memory, here and there.
 MAX_OUTSIDE_BYTES = 1024**3
@@ -56,30 +47,13 @@ MAX_OUTSIDE_BYTES = 1024**3
 Offsets = Mapping[str, Mapping[str, str]]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a keyed pipeline is: its store and its log, and the local folder of its database."""
-
-    config: CheckpointConfig
-    settings: Settings
-    clock: Clock
-    store: Store
-    log: Log
-    local: LocalFolder
-
-    @property
-    def name(self) -> str:
-        return pipeline_name(self.config.url)
-
-
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline goes on with: its database, and what the newest checkpoint holds of it.
+    """What a pipeline goes on with: its database, once that is in its place.
 
-    ``saved_at`` is where the database stood in that checkpoint; None when there is none, or nothing says it.
+    ``saved_at`` is where the database stood in the newest checkpoint; None when there is none, or nothing says it.
     """
 
-    state: KeyedState
-    held: dict[str, Held]
-    settlement: Settlement | None = None
+    state: KeyedState | None
     saved_at: int | None = None
 
 
@@ -93,35 +67,29 @@ class KeyedCheckpoints:
     config: CheckpointConfig
     url: str
 
-    def __init__(self, place: Place, claimed: Claimed, opened: Opened) -> None:
-        self.config, self.url = place.config, place.store.url
-        self._store, self._log, self._clock, self._settings = place.store, place.log, place.clock, place.settings
-        self._local, self._state, self._tables = place.local, opened.state, frozenset(opened.held)
-        self._references = References(self._store, self._settings)
-        sweep(self._store, self._log, claimed, {}, self._references)
-        self._checkpointer = Checkpointer(
-            store=self._store,
-            log=self._log,
-            clock=self._clock,
-            settings=self._settings,
-            pipeline=place.name,
-            holdings=opened.held,
-            settlement=opened.settlement,
+    def __init__(self, config: CheckpointConfig, local: LocalFolder, driver: Driver, opened: Opened) -> None:
+        pipeline = driver.pipeline
+        self.config, self.url = config, pipeline.store.url
+        self._driver, self._local = driver, local
+        self._store, self._log, self._clock, self._settings = (
+            pipeline.store,
+            pipeline.log,
+            pipeline.clock,
+            pipeline.settings,
         )
-        delete_old(self._store, self._log, self._checkpointer, self._references)
+        self._state, self._tables = cast(KeyedState, opened.state), frozenset(driver.holdings)
         self._saved_at, self._saved_time = opened.saved_at, self._clock.monotonic()
         self._unsaved_bytes = _measure(self._local.database, self._tables) if self._is_changed() else 0
         self._failure: BaseException | None = None
         self._closed = self._scanned = False
         self._writing, self._checkpointing = threading.RLock(), threading.RLock()
-        self._together = Together(self._write_all)
 
     # --- the state
 
     @property
     def epoch(self) -> int:
         """The epoch of the newest checkpoint; it never goes back, not with a restart and not with a rollback."""
-        return self._checkpointer.state.epoch
+        return self._driver.state.epoch
 
     @property
     def key_count(self) -> int:
@@ -168,14 +136,13 @@ class KeyedCheckpoints:
 
         A value of None deletes; of one key's changes the last one counts.
         """
-        self._refuse_ended()
-        prepared = self._state.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)
-        self._together.do(prepared, len(prepared.stored))
-
-    def _write_all(self, batches: Sequence[Prepared]) -> None:
+        batch = self._state.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)
         with self._writing, self._unless_ended():
-            position = self._state.apply_all(batches)
-            self._unsaved_bytes += sum(batch.size_bytes for batch in batches)
+            position = self._state.apply(batch)
+            self._unsaved_bytes += batch.size_bytes
+        # Not one at a time: threads that wait here share a sync. What was applied may be durable although another
+        # thread has ended the pipeline since, so only the sync itself says whether it is.
+        with self._or_end():
             reach("keyed.sync.before")
             self._state.sync(position)
 
@@ -205,8 +172,9 @@ class KeyedCheckpoints:
         with self._checkpointing:
             began, attempt = self._clock.monotonic(), Attempt(checkpoint_id=self._clock.checkpoint_id(), outputs={})
             with self._writing, self._unless_ended():
+                # The cut writes all that was applied into synced tables, be it synced in the log or not.
                 if offsets is not None or watermark_ms is not None:
-                    self._state.write([], offsets=offsets, watermark_ms=watermark_ms)
+                    self._state.apply(self._state.prepare([], offsets=offsets, watermark_ms=watermark_ms))
                 self._cut(attempt.checkpoint_id)
                 description, unsaved = self._state.description, self._unsaved_bytes
                 figures = Figures(
@@ -229,19 +197,17 @@ class KeyedCheckpoints:
                 )
                 if not self.config.incremental:
                     self._check_tables(operator)
-                    self._checkpointer.store_all_again()
+                    self._driver.store_all_again()
                 captured_ms = round(1000 * (self._clock.monotonic() - began))
-                report = self._checkpointer.checkpoint(cut, attempt, captured_ms=captured_ms)
+                report = self._driver.checkpoint(cut, attempt, captured_ms=captured_ms)
                 self._local.remove_cut()
-                self._references.know(report.checkpoint_id, report.objects)
-                delete_old(self._store, self._log, self._checkpointer, self._references)
             with self._writing:
                 self._saved_at, self._saved_time = figures.wal_position, self._clock.monotonic()
                 self._unsaved_bytes -= unsaved
             tables = [file.path for part in operator.partitions for file in part.files]
             self._tables = frozenset(tables)
             return draw_up(
-                cast(LiveCheckpoint, self._checkpointer.state.find(report.epoch)),
+                cast(LiveCheckpoint, self._driver.state.find(report.epoch)),
                 figures,
                 offsets={source: dict(pairs) for source, pairs in description.offsets.items()},
                 size_bytes=report.full_bytes,
@@ -333,11 +299,11 @@ class KeyedCheckpoints:
                 return
             self._closed = True
             try:
-                if not isinstance(self._failure, Conflict | Unavailable):
-                    self._checkpointer.release()
-            except Conflict as error:
-                if error.code != "driver.fenced":
-                    raise
+                hindrance = self._driver.end(self._failure)
+                # Whoever was fenced has nothing to end.
+                fenced = isinstance(hindrance, Conflict) and hindrance.code == "driver.fenced"
+                if hindrance is not None and not fenced:
+                    raise hindrance
             finally:
                 self._local.close()
 
@@ -355,10 +321,10 @@ class KeyedCheckpoints:
 
     def _cut(self, checkpoint_id: str) -> None:
         """Say in the database which checkpoint is about to be made of it, and make a copy of it as it is then."""
-        head = self._checkpointer.state.head
+        head = self._driver.state.head
         self._state.note_lineage(
             Lineage(
-                uid=self._checkpointer.state.uid,
+                uid=self._driver.state.uid,
                 base_id=head.checkpoint_id if head else None,
                 base_epoch=head.epoch if head else 0,
                 attempt_id=checkpoint_id,
@@ -375,7 +341,7 @@ class KeyedCheckpoints:
         Those that the newest checkpoint holds have a digest. Others were read whole once, or are made of such since.
         """
         tables = [file for part in operator.partitions for file in part.files]
-        held = self._checkpointer.holdings
+        held = self._driver.holdings
         for table in tables:
             if table.path in held and _digest(cast(Path, table.source)) != held[table.path].sha256:
                 raise Corrupt(
@@ -415,14 +381,20 @@ class KeyedCheckpoints:
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:
-        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
         self._refuse_ended()
+        with self._or_end():
+            yield
+
+    @contextmanager
+    def _or_end(self) -> Iterator[None]:
+        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
         try:
             yield
         except InvalidInput:
             raise
         except BaseException as error:
-            self._failure = error
+            if not isinstance(self._failure, Conflict | Unavailable):  # after these nothing is released
+                self._failure = error
             raise
 
     def _refuse_ended(self) -> None:

@@ -13,27 +13,22 @@ from typing import Literal, cast
 
 import msgspec
 
-from ..clock import SystemClock
 from ..errors import Conflict, Corrupt, InvalidInput
 from ..extras import needed_for
 from ..formats.change import Claim
 from ..formats.manifest import Manifest, references
 from ..formats.state import State
-from ..protocol import recovery
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
-from ..protocol.artifacts import Held
-from ..protocol.checkpoint import release_failed
-from ..protocol.driver import Claimed
-from ..protocol.fallback import recover
-from ..protocol.kinds import KEYED, check_kind, refuse_foreign
-from ..protocol.log import Log
+from ..protocol.artifacts import Held, Holdings
+from ..protocol.driver import Claimed, Driver, open_driver
+from ..protocol.kinds import KEYED, check_kind, refuse_foreign, refuse_renamed
 from ..protocol.log_damage import read_record
-from ..protocol.recovery import Head, redrive, tell_fallback
-from ..protocol.verified_reads import twice
+from ..protocol.pipeline import Pipeline, locate
+from ..protocol.recovery import tell_fallback
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import Store
 from .capture import STATE, operator_of
-from .checkpoints import KeyedCheckpoints, Opened, Place
+from .checkpoints import KeyedCheckpoints, Opened
 from .config import CheckpointConfig
 from .format import Lineage
 from .local_folder import TOKEN, LocalFolder
@@ -79,35 +74,40 @@ def open_keyed(
     config.validate()
     with needed_for("sw.open_keyed", "keyed"):
         import rocksdict  # noqa: F401, PLC0415 - before anything is claimed
-    clock = SystemClock()
     # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
-    store = open_store(config.url, settings, **(storage_options or {}))
-    log = Log(store, clock, settings)
-    refuse_foreign(store, log, pipeline_name(config.url), "keyed")
-    if log.state is None:
+    pipeline = locate(config.url, settings, storage_options)
+    pipeline_name(config.url)
+    refuse_foreign(pipeline.store, pipeline.log, pipeline.name, "keyed")
+    if pipeline.log.state is None:
         refuse_inside_pipeline(config.url, settings, storage_options)
-    local = LocalFolder(config.folder, clock, archive_wal=not config.truncate_wal)
-    place = Place(config=config, settings=settings, clock=clock, store=store, log=log, local=local)
+    local = LocalFolder(config.folder, pipeline.clock, archive_wal=not config.truncate_wal)
     try:
-        found = _look_at(place, take_over=take_over)
-        claimed = recovery.claim(store, log, clock, pipeline=place.name, driver=local.driver, sinks={})
+        found = _look_at(pipeline, local, take_over=take_over)
+        opening = _Opening(pipeline, local, found, incremental=config.incremental)
+        driver, opened = open_driver(
+            pipeline,
+            local.driver,
+            hydrate=opening.hydrate,
+            fallback=tell_fallback if fallback else None,
+            without_head=opening.without_head,
+        )
         try:
-            return KeyedCheckpoints(place, claimed, _go_on(place, found, claimed, fallback=fallback))
+            return KeyedCheckpoints(config, local, driver, opening.place(driver, opened))
         except BaseException as error:
-            release_failed(log, claimed.state.generation, error)
+            driver.end(error)
             raise
     except BaseException:
         local.close()
         raise
 
 
-def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
+def _look_at(pipeline: Pipeline, local: LocalFolder, *, take_over: bool) -> KeyedState | None:
     """Open the local database, if it may go on; None when the head is to be restored, or there is nothing yet.
 
     What is a conflict is one before the claim, which would fence whoever is right.
     """
-    local, known = place.local, place.log.state
+    known = pipeline.log.state
     if not local.database.exists():
         return None
     database = local.open()
@@ -123,14 +123,14 @@ def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
         return None
     if known is None:
         raise Conflict(
-            f"{local.folder} belongs to a pipeline, and there is none at {place.store.url}",
+            f"{local.folder} belongs to a pipeline, and there is none at {pipeline.store.url}",
             code="keyed.other_pipeline",
             hint="see that checkpoint_dir is right; or move the folder away, and a new pipeline begins",
         )
     if plan_opening(lineage, known, local.folder) == "replace":
         return None
     if not take_over:
-        _refuse_opened_elsewhere(place.store, known, local)
+        _refuse_opened_elsewhere(pipeline.store, known, local)
     return database
 
 
@@ -191,50 +191,65 @@ def _refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> 
         )
 
 
-def _go_on(place: Place, found: KeyedState | None, claimed: Claimed, *, fallback: bool) -> Opened:
-    """Go on with the local database that was found, or restore the head, now that the pipeline is claimed."""
-    state, local = claimed.state, place.local
-    # A tool may have rolled back since it was looked at.
-    if found is not None and plan_opening(cast(Lineage, found.lineage), state, local.folder) == "keep":
-        return _hold(place, claimed, found) if state.head else Opened(state=found, held={})
-    if state.head is None:
-        return Opened(state=local.begin(state.uid), held={})
+class _Opening:
+    """Brings the local database to where the pipeline is, once that is claimed."""
 
-    def receive(manifest: Manifest) -> dict[str, Held]:
+    def __init__(self, pipeline: Pipeline, local: LocalFolder, found: KeyedState | None, *, incremental: bool) -> None:
+        self._pipeline, self._local, self._found, self._incremental = pipeline, local, found, incremental
+
+    def hydrate(self, manifest: Manifest | None, claimed: Claimed) -> tuple[Opened, Holdings]:
+        """Go on with the database that was found; else restore the head beside it, or begin a database."""
+        found = self._found_for(claimed)
+        if found is not None:
+            if manifest is None:
+                return Opened(state=found), {}
+            return self._hold(found, manifest, claimed)
+        if manifest is None:
+            return Opened(state=self._local.begin(claimed.state.uid)), {}
         check_kind(manifest, "keyed")
-        recovery.refuse_renamed(manifest, place.name)
-        return local.receive(place.store, manifest, place.settings)
+        refuse_renamed(manifest, self._pipeline.name)
+        return Opened(state=None), self._local.receive(self._pipeline.store, manifest, self._pipeline.settings)
 
-    agree = tell_fallback if fallback else None
-    recovered = recover(place.store, place.log, place.clock, {}, hydrate=receive, fallback=agree)
-    head, held = cast(tuple[Head, dict[str, Held]], recovered)
-    if local.database.exists():
-        logger.warning("the pipeline was rolled back: %s is replaced by epoch %d", local.database, head.manifest.epoch)
-    base_id, base_epoch = head.manifest.checkpoint_id, head.manifest.epoch
-    database = local.replace(Lineage(uid=state.uid, base_id=base_id, base_epoch=base_epoch, attempt_id=None))
-    return Opened(state=database, held=held, settlement=head.settlement, saved_at=database.wal_position)
-
-
-def _hold(place: Place, claimed: Claimed, found: KeyedState) -> Opened:
-    """Tell what the head holds of the local database, without reading it: a checkpoint refers to tables by name."""
-    try:
-        head = twice(lambda: cast(Head, redrive(place.store, place.log, claimed.state, {})))
-        manifest = head.manifest
-        if missing := references(manifest) - set(claimed.survey.keys):
-            raise Corrupt(f"the object {min(missing)} is not there", code="keyed.head_damaged")
-    except Corrupt as damage:
-        if not place.config.incremental:
-            return Opened(state=found, held={})
+    def without_head(self, damage: Corrupt, claimed: Claimed) -> tuple[Opened, Holdings] | None:
+        """Go on with a whole database beside a head that is damaged, if the next checkpoint stores all of it again."""
+        found = self._found_for(claimed)
+        if found is None:
+            return None
+        if not self._incremental:
+            return Opened(state=found), {}
         raise Corrupt(
             f"the newest checkpoint is damaged, and the next one would refer to it: {damage.message}",
             code="keyed.head_damaged",
             hint="the local database is whole: open it with incremental=False, and checkpoint, which stores all of it "
             "again; or restore the object from a copy",
         ) from damage
-    (partition,) = manifest.operators[operator_of(STATE)].partitions
-    held = {
-        file.path: Held(manifest.objects[file.object], file.offset, file.sha256, file.size_bytes)
-        for file in partition.files
-        if file.object is not None and file.offset is not None
-    }
-    return Opened(state=found, held=held, settlement=head.settlement, saved_at=partition.version)
+
+    def place(self, driver: Driver, opened: Opened) -> Opened:
+        """Let the database give way to what was restored, now that it is known whose content that is."""
+        head = driver.head
+        if opened.state is not None or head is None:
+            return opened
+        if self._local.database.exists():
+            logger.warning("the pipeline was rolled back: %s is replaced by epoch %d", self._local.database, head.epoch)
+        database = self._local.replace(
+            Lineage(uid=driver.state.uid, base_id=head.checkpoint_id, base_epoch=head.epoch, attempt_id=None)
+        )
+        return Opened(state=database, saved_at=database.wal_position)
+
+    def _found_for(self, claimed: Claimed) -> KeyedState | None:
+        """The database that was found, unless a tool has rolled back since it was looked at."""
+        found, folder = self._found, self._local.folder
+        kept = found is not None and plan_opening(cast(Lineage, found.lineage), claimed.state, folder) == "keep"
+        return found if kept else None
+
+    def _hold(self, found: KeyedState, manifest: Manifest, claimed: Claimed) -> tuple[Opened, Holdings]:
+        """Tell what the head holds of the database, without reading it: a checkpoint refers to tables by name."""
+        if missing := references(manifest) - set(claimed.survey.keys):
+            raise Corrupt(f"the object {min(missing)} is not there", code="keyed.head_damaged")
+        (partition,) = manifest.operators[operator_of(STATE)].partitions
+        held = {
+            file.path: Held(manifest.objects[file.object], file.offset, file.sha256, file.size_bytes)
+            for file in partition.files
+            if file.object is not None and file.offset is not None
+        }
+        return Opened(state=found, saved_at=partition.version), held

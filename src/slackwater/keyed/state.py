@@ -28,8 +28,8 @@ _LINEAGE = b"\xff\xfflineage"
 _NEW = Description(vnode_count=VNODE_COUNT, key_count=0, watermark_ms=None, offsets={})
 
 
-class Prepared(NamedTuple):
-    """A batch that was checked: values by stored key, of each key the last; where it brings sources and watermark."""
+class CheckedBatch(NamedTuple):
+    """Changes that can be applied: values by stored key, of each key the last; where they bring sources, watermark."""
 
     stored: dict[bytes, bytes | None]
     offsets: dict[str, dict[str, str]]
@@ -138,17 +138,7 @@ class KeyedState:
 
         ``offsets`` of sources that are named replace theirs. A watermark never goes back.
         """
-        self.sync(self.apply(changes, offsets=offsets, watermark_ms=watermark_ms))
-
-    def apply(
-        self,
-        changes: Iterable[Change],
-        *,
-        offsets: Mapping[str, Mapping[str, str]] | None = None,
-        watermark_ms: int | None = None,
-    ) -> int:
-        """Write as ``write`` does, one thread at a time, and return the position up to which to ``sync``."""
-        return self.apply_all([self.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)])
+        self.sync(self.apply(self.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)))
 
     def prepare(
         self,
@@ -156,8 +146,8 @@ class KeyedState:
         *,
         offsets: Mapping[str, Mapping[str, str]] | None = None,
         watermark_ms: int | None = None,
-    ) -> Prepared:
-        """Check a batch, and bring it into the form in which it is stored; any thread may do that."""
+    ) -> CheckedBatch:
+        """Check a batch of changes, and bring it into the form in which it is stored; any thread may do that."""
         last, moved = _last_of(changes), _check_offsets(offsets or {})
         if watermark_ms is not None and (type(watermark_ms) is not int or watermark_ms < 0):
             raise InvalidInput(
@@ -173,22 +163,18 @@ class KeyedState:
                 check_size("value", value, MAX_VALUE_BYTES)
         prefixes, count = self._prefixes, len(self._prefixes)
         stored = {prefixes[vnode_of(key, count)] + key: value for key, value in last.items()}
-        return Prepared(stored, moved, watermark_ms)
+        return CheckedBatch(stored, moved, watermark_ms)
 
-    def apply_all(self, batches: Sequence[Prepared]) -> int:
-        """Write batches in their order, all of them or none, one thread at a time; return the position to ``sync``."""
-        stored, offsets, watermark_ms = dict(batches[0].stored), dict(self._description.offsets), self.watermark_ms
-        for batch in batches[1:]:
-            stored.update(batch.stored)
-        for batch in batches:
-            offsets.update(batch.offsets)
-            if batch.watermark_ms is not None:
-                watermark_ms = max(batch.watermark_ms, watermark_ms or 0)
+    def apply(self, batch: CheckedBatch) -> int:
+        """Write a batch, all of it or nothing, one thread at a time; return the position up to which to ``sync``."""
+        stored, watermark_ms = batch.stored, self.watermark_ms
+        if batch.watermark_ms is not None:
+            watermark_ms = max(batch.watermark_ms, watermark_ms or 0)
         before = self._get(list(stored))
         after = msgspec.structs.replace(
             self._description,
             key_count=self.key_count + before.count(None) - list(stored.values()).count(None),
-            offsets=offsets,
+            offsets={**self._description.offsets, **batch.offsets},
             watermark_ms=watermark_ms,
         )
         position = self._rocks.apply([*stored.items(), (_DESCRIPTION, encode(after))])

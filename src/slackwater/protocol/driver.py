@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import Conflict, SlackwaterError, Unavailable
+from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.change import Release
 from ..formats.keys import CHECKPOINTS, LATEST
@@ -55,7 +55,7 @@ def open_driver(
     sinks: Mapping[str, CommittingSink] | None = None,
     dropped: Collection[str] = (),
     fallback: Agree | None = None,
-    without_head: Callable[[SlackwaterError, Claimed], tuple[T, Holdings]] | None = None,
+    without_head: Callable[[Corrupt, Claimed], tuple[T, Holdings] | None] | None = None,
     admit: Admit | None = None,
     query: Query | None = None,
     pipeline_hash: str | None = None,

@@ -36,8 +36,8 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     dropped: Collection[str] = ()
 
     damage: Corrupt | None = None
-    # The program has the newest state itself, and has no sinks.
-    has_own_state: bool = False
+    # What the program goes on with if it has the newest state itself, and no sinks.
+    own_state: object | None = None
     may_fall_back: bool = False
     # The newest older checkpoint that can be restored.
     target: LiveCheckpoint | None = None
@@ -72,7 +72,7 @@ class Undo(msgspec.Struct, frozen=True):
 class GoOnWithoutHead(msgspec.Struct, frozen=True):
     """The newest checkpoint is damaged, and the program does not need it."""
 
-    damage: Corrupt
+    own_state: object
 
 
 class FallBack(msgspec.Struct, frozen=True):
@@ -111,8 +111,8 @@ def decide(found: Found) -> Outcome:
 
 
 def _decide_damaged(found: Found, damage: Corrupt) -> Outcome:
-    if found.has_own_state:
-        return GoOnWithoutHead(damage)
+    if found.own_state is not None:
+        return GoOnWithoutHead(found.own_state)
     if not found.may_fall_back or found.target is None or found.refusals:
         return Refuse(_head_damaged(found, damage))
     return FallBack(damage, found.target, found.keep)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
@@ -62,8 +62,8 @@ class Recovered(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 class Recovery(Generic[T]):
     """One start's way back. ``hydrate`` gets the manifest to go on from, or None when there is no checkpoint yet.
 
-    ``without_head`` takes the place of ``hydrate`` for a program that has the newest state itself, and no sinks, when
-    the newest checkpoint is damaged; it may refuse by raising.
+    ``without_head`` is asked when the newest checkpoint is damaged. It takes the place of ``hydrate`` for a program
+    that has the newest state itself, and no sinks; None says that it does not have it.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Recovery(Generic[T]):
         hydrate: Callable[[Manifest | None], T],
         dropped: Collection[str] = (),
         fallback: Agree | None = None,
-        without_head: Callable[[Corrupt], T] | None = None,
+        without_head: Callable[[Corrupt], T | None] | None = None,
     ) -> None:
         self._pipeline, self._permit, self._sinks, self._dropped = pipeline, permit, sinks, dropped
         self._hydrate, self._fallback, self._without_head = hydrate, fallback, without_head
@@ -123,11 +123,10 @@ class Recovery(Generic[T]):
                 return self._drive(head, settled=False)
             case Undo(head, settled):
                 return self._drive(head, settled=settled)
-            case GoOnWithoutHead(damage):
-                assert self._without_head is not None
+            case GoOnWithoutHead(own_state):
                 state = self._pipeline.state
                 settlement = settle_without_sinks(state.epoch) if state.settled_epoch < state.epoch else None
-                return Recovered(head=None, settlement=settlement, hydrated=self._without_head(damage))
+                return Recovered(head=None, settlement=settlement, hydrated=cast(T, own_state))
             case Refuse(error):
                 raise error
             case FallBack():
@@ -144,8 +143,8 @@ class Recovery(Generic[T]):
     def _consider(self, damage: Corrupt) -> Outcome:
         """Read what is needed to decide about a damaged head, and decide."""
         pipeline, state = self._pipeline, self._pipeline.state
-        if self._without_head is not None:
-            return decide(Found(state=state, damage=damage, has_own_state=True))
+        if self._without_head is not None and (own_state := self._without_head(damage)) is not None:
+            return decide(Found(state=state, damage=damage, own_state=own_state))
         head = state.live[-1]
         target, _ = newest_verified([entry for entry in targets(state) if entry is not head], self._try_out)
         with pipeline.log.unless_fenced(self._permit):

@@ -194,7 +194,8 @@ class Tables:
         changed = 0
         while (found := table.feed.read(state.offsets.get(_FEED, {}), table.codec.schema)) is not None:
             changes = table.codec.encode_changes(found.batches, found.where)
-            state.apply(changes, offsets={_FEED: found.position})  # the version is synced, and the rest disposable
+            # The version is synced, and the rest disposable.
+            state.apply(state.prepare(changes, offsets={_FEED: found.position}))
             changed += len(changes)
         if changed or name not in self._current:
             self._made += 1
