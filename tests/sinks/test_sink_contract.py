@@ -29,7 +29,7 @@ SOURCES = Path(sinks.__file__).parent
 
 def failpoints_of(kind: str) -> list[str]:
     """Every failpoint of a sink, read from its source."""
-    sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob(f"{kind}*.py"))]
+    sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob(f"{kind}/*.py"))]
     return [point for source in sources for point in re.findall(r'reach\("([^"]+)"\)', source)]
 
 

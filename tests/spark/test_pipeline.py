@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SOURCE = Path(sw.__file__).parent
-# Not the formats of tables and receivers: pipelines with these are in modules of their own.
-NOT_HERE = {"formats/inbox.py", "formats/keyed.py"}
-CORE = ["formats/*.py", "artifacts.py", "log.py", "pointer.py", "checkpointer.py", "recovery.py", "retention.py",
-        "rewind.py"]  # fmt: skip
+CORE = ["formats/*.py", "protocol/*.py"]
+# What is done about damage, and about pipelines that are not Spark's, has tests of its own.
+NOT_HERE = {"protocol/fallback.py", "protocol/kinds.py", "protocol/log_damage.py"}
 ROWS = 3_000
 PER_BATCH = 500
 CODEC = "spark.sql.streaming.stateStore.compression.codec"
@@ -432,30 +431,30 @@ def test_a_stateless_query_is_checkpointed_too(spark: SparkSession, tmp_path: Pa
 # What only tools, or programs without Spark, call over the same records and keys; what a log needs that is long; and
 # what speaks of damage that a digest shows first, of queries too long to be described in full, or that have changed.
 ELSEWHERE = {
-    "artifacts.py:_slices",
-    "artifacts.py:check_object",
-    "checkpointer.py:exit_code",
-    "checkpointer.py:make_first",
-    "checkpointer.py:store_all_again",
     "formats/batch.py:_corrupt",
     "formats/manifest.py:fail",
-    "formats/plans.py:_judge",
-    "formats/plans.py:_name_period",
-    "formats/plans.py:_standing",
-    "formats/plans.py:plan_forget",
-    "formats/plans.py:plan_forget_one",
-    "formats/plans.py:plan_retire_forgotten",
     "formats/positions.py:text_position",
     "formats/query.py:_digest",
-    "formats/query.py:_stand_in",
     "formats/query.py:_join",
+    "formats/query.py:_stand_in",
     "formats/sealed.py:__init__",
-    "formats/states.py:_apply_unlabel",
-    "formats/states.py:_does_not_follow",
-    "log.py:_is_record",
-    "log.py:trim",
-    "log.py:unless_retired",
-    "rewind.py:get_newest_verified",
+    "formats/state.py:_apply_unlabel",
+    "formats/state.py:_does_not_follow",
+    "protocol/artifacts.py:_slices",
+    "protocol/artifacts.py:check_object",
+    "protocol/checkpoint.py:exit_code",
+    "protocol/checkpoint.py:make_first",
+    "protocol/checkpoint.py:store_all_again",
+    "protocol/keep.py:_judge",
+    "protocol/keep.py:_name_period",
+    "protocol/keep.py:_standing",
+    "protocol/keep.py:plan_forget",
+    "protocol/keep.py:plan_forget_one",
+    "protocol/keep.py:plan_retire_forgotten",
+    "protocol/log.py:_is_record",
+    "protocol/log.py:trim",
+    "protocol/log.py:unless_retired",
+    "protocol/rollback.py:get_newest_verified",
 }
 
 
