@@ -17,10 +17,10 @@ import uuid_utils
 from deltalake import DeltaTable
 
 from slackwater import failpoints
+from slackwater.protocol.sinks import Sink
 from slackwater.sinks.delta.sink import DeltaSink
 from slackwater.sinks.files.reader import read_committed
 from slackwater.sinks.files.sink import FileSink
-from slackwater.sinks.registry import Sink
 
 UID, OTHER_UID = "0a" * 16, "0b" * 16
 

@@ -11,10 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from slackwater.errors import InvalidInput, Unsupported
+from slackwater.protocol.sinks import Sink
 from slackwater.sinks.delta.sink import DeltaSink
 from slackwater.sinks.files.sink import FileSink
 from slackwater.sinks.function import FunctionSink
-from slackwater.sinks.registry import Sink, open_sink
+from slackwater.sinks.registry import open_sink
 
 from .conftest import UID, Bench, new_attempt
 

@@ -19,8 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from slackwater import sinks
 from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError
+from slackwater.protocol.sinks import Sink
 from slackwater.sinks.files.reader import read_committed
-from slackwater.sinks.registry import Sink
 
 from .conftest import OTHER_UID, UID, Bench, new_attempt
 

@@ -29,11 +29,11 @@ from ..protocol.log import Log
 from ..protocol.log_damage import Lost
 from ..protocol.pipeline import Pipeline, locate
 from ..protocol.rollback import check_keep, keep_acknowledged
-from ..protocol.sinks import CommittingSink
+from ..protocol.sinks import CommittingSink, Sink
 from ..protocol.state import LeftOut, epochs_after, labels_of
 from ..protocol.verified_reads import load_if_sound
 from ..settings import Settings
-from ..sinks.registry import Sink, open_sink
+from ..sinks.registry import open_sink
 from ..store import Store, Stream
 from .pipelines import read_pipeline
 from .repair_target import (

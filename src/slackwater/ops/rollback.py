@@ -18,11 +18,11 @@ from ..formats.state import LiveCheckpoint, State
 from ..protocol.driver import claim_driver
 from ..protocol.pipeline import Pipeline
 from ..protocol.rollback import check_keep, keep_acknowledged, manifests_after, roll_back, sinks_since, targets
-from ..protocol.sinks import CommittingSink
+from ..protocol.sinks import CommittingSink, Sink
 from ..protocol.state import LeftOut, epochs_after, find_target, labels_of
 from ..protocol.verified_reads import DAMAGE, load_if_sound, load_manifest, newest_verified, verify_restorable
 from ..settings import Settings
-from ..sinks.registry import Sink, open_sink
+from ..sinks.registry import open_sink
 from .pipelines import read_pipeline
 from .refs import LATEST_REF, NEWEST_VERIFIED, passed_over, resolve
 

@@ -58,6 +58,27 @@ class CommittingSink(Protocol):
     def can_undo(self) -> bool: ...
 
 
+class Sink(CommittingSink, Protocol):
+    """What a pipeline asks of a sink; ``docs/spec/sinks.md`` says what it must hold to."""
+
+    @property
+    def delivery(self) -> str:
+        """The guarantee that holds: ``exactly-once`` or ``at-least-once``."""
+        ...
+
+    def serve(self, output_mode: str) -> None:
+        """Take the query's output mode (append, update, complete); refuse one that the sink cannot serve."""
+        ...
+
+    def stage(self, frame: Any, attempt: str, micro_batch: int) -> dict[str, Any]:
+        """Write the frame, in exactly one Spark action, durably and invisibly; return what ``commit`` will need.
+
+        An attempt may stage several frames, one micro-batch after the other. Before a query's first frame the sink was
+        bound and took the output mode.
+        """
+        ...
+
+
 def describe_output(sink: CommittingSink, descriptors: list[dict[str, Any]]) -> SinkOutput:
     """Put what a sink has staged into a manifest's words."""
     return SinkOutput(kind=sink.kind, address=sink.address, can_undo=sink.can_undo, descriptors=descriptors)

@@ -15,7 +15,7 @@ from ..formats.query import Query, differences
 from ..protocol.address import refuse_pipeline
 from ..protocol.kinds import refuse_foreign
 from ..protocol.pipeline import Pipeline
-from ..sinks.registry import Sink
+from ..protocol.sinks import Sink
 from ..sources.inboxes_read import inboxes_of, refuse_dropped, refuse_others
 from ..spark.logical import leaves_of, listed
 from ..spark.plan import describe_query, pipeline_hash, source_types

@@ -20,9 +20,8 @@ from ..failpoints import reach
 from ..formats.state import State
 from ..protocol.checkpoint import CheckpointReport
 from ..protocol.driver import Driver
-from ..protocol.sinks import Attempt, describe_output
+from ..protocol.sinks import Attempt, Sink, describe_output
 from ..sinks.function import FunctionSink
-from ..sinks.registry import Sink
 from ..sources.acknowledgement import Acknowledgements
 from .epochs import Epoch, Epochs, StagedBatch
 from .progress import Progress, format_report

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 from ..errors import Unsupported
-from ..sinks.registry import Sink
+from ..protocol.sinks import Sink
 from ..sources.contracts import contract_of
 
 # From the weakest on.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from ..errors import InvalidInput
 from ..formats.keys import format_name
 from ..protocol.address import join_url
+from ..protocol.sinks import Sink
 from ..sinks.function import FunctionSink
-from ..sinks.registry import Sink
 from ..sinks.target import shared
 from . import unsupported
 from .checks import Definition
