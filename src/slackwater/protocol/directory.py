@@ -16,8 +16,7 @@ from ..formats.manifest import Manifest
 from ..settings import Settings
 from ..store import Store
 from ..store.files import make_folder, sync_folder, write_file
-from .artifacts import Holdings
-from .recovery import restore
+from .artifacts import Holdings, get_artifacts
 
 # Changes the bytes of a file on their way to its path; they were verified as they are stored.
 Rewrite = Callable[[str, Iterator[bytes]], Iterator[bytes]]
@@ -95,7 +94,7 @@ def write_files(
                 file.writelines(parts)  # which holds one at a time
 
     folder.mkdir()
-    holdings = restore(store, manifest, settings, write)
+    holdings = get_artifacts(store, manifest, settings, write)
     if check is not None:
         check(folder, manifest)
     if durable:
