@@ -37,9 +37,9 @@ _WORDS: Final[dict[Kind, _Words]] = {
 }
 
 
-def whose(manifest: Manifest) -> str:
-    """Say whose checkpoint it is, in words that follow on "it is"."""
-    return _WORDS[kind_of(manifest)].whose
+def whose(kind: Kind) -> str:
+    """Say whose checkpoints of a kind are, in words that follow on "it is"."""
+    return _WORDS[kind].whose
 
 
 def refuse_foreign(store: Store, log: Log, name: str, kind: Kind) -> Manifest | None:
