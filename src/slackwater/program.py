@@ -2,7 +2,7 @@
 
 claim ─ recover, every byte verified ─ sweep ─ checkpoint, again and again ─ release
 
-This is the path that a Spark pipeline takes (``recovery.py``, ``checkpointer.py``), with the program in Spark's place.
+This is the path that a Spark pipeline takes (``protocol/driver.py``), with the program in Spark's place.
 """
 
 from __future__ import annotations

@@ -35,8 +35,6 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from ..ops.restore import restore  # noqa: PLC0415
     from ..protocol.directory import remove_unfinished  # noqa: PLC0415
     from ..protocol.kinds import whose  # noqa: PLC0415
-    from ..protocol.verified_reads import load_manifest  # noqa: PLC0415
-    from ..spark.hydrate import checkpoint_location, hydrate  # noqa: PLC0415
     from ..spark.hydrate import checkpoint_location  # noqa: PLC0415
 
     remember_url(url)

@@ -16,14 +16,14 @@ from ..keyed.capture import check_restored
 from ..keyed.config import CheckpointConfig
 from ..protocol.directory import refuse_inside, write_directory
 from ..protocol.pipeline import Pipeline
-from ..protocol.verified_reads import load_manifest
-from .rollback import get_newest_verified
 from ..protocol.state import LeftOut
+from ..protocol.verified_reads import load_manifest
 from ..settings import Settings
 from ..spark.hydrate import hydrate
 from ..store import local_folder
 from .pipelines import read_pipeline
 from .refs import LATEST_REF, NEWEST_VERIFIED, passed_over, resolve
+from .rollback import get_newest_verified
 
 # Beside a driver that retires checkpoints faster than they can be read, only a savepoint can be had.
 _MAX_TRIES = 10

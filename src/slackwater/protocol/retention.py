@@ -1,7 +1,7 @@
 """Retention: delete what the log has retired, and sweep what crashed attempts left.
 
 The record comes first, the deletes after it, manifests last. What leaves is planned in ``keep.py`` and retired
-with a checkpoint's own record, or by ``forget.py``; a crash in between repeats the deletes.
+with a checkpoint's own record, or by ``ops/forget.py``; a crash in between repeats the deletes.
 """
 
 from __future__ import annotations
