@@ -9,11 +9,11 @@ from ..errors import Corrupt, InvalidInput
 from ..formats.manifest import Manifest
 from ..protocol.artifacts import Held
 from ..protocol.recovery import restore
-from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store
 from ..store.files import remove_folder, sync_folder, write_file
 from .capture import STATE, check_keyed, folder_of
+from .errors import disk_errors
 from .format import DESCRIPTION_FILE
 
 

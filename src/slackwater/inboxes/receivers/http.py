@@ -18,7 +18,7 @@ import msgspec
 from ...errors import Conflict, InvalidInput, SlackwaterError, Unavailable
 from ...network import format_address, is_loopback, parse_address
 from ...settings import KIB, MIB
-from ..batch import Appended
+from ..group_commit import Appended
 from ..inbox import Inbox
 from .bearer import TOKEN_VARIABLE
 from .http_bodies import HttpLimits, TooLarge, describe, split, too_large
@@ -42,7 +42,7 @@ _ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
     "receive.too_slow": (408, {"Connection": "close"}),
     "inbox.key_reused": (422, {}),
     "inbox.full": (429, {"Retry-After": "1"}),
-    "keyed.full": (507, {"Retry-After": "5"}),
+    "inbox.disk_full": (507, {"Retry-After": "5"}),
 }
 # Of a body that is refused: beyond this its sender meets a connection that is closed.
 _THROWN_AWAY_BYTES = 64 * MIB

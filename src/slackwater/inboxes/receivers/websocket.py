@@ -19,7 +19,7 @@ import msgspec
 
 from ...errors import InvalidInput, SlackwaterError, Unavailable
 from ...settings import MIB
-from ..batch import Appended, Session
+from ..group_commit import Appended, Session
 from ..inbox import STOPPED, Inbox
 from ..layout import position_key
 from .messages import find_position
