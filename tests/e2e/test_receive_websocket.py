@@ -22,7 +22,7 @@ from slackwater.inboxes.group_commit import Limits
 from slackwater.inboxes.inbox import Inbox
 from slackwater.inboxes.reader import read_messages
 from slackwater.inboxes.receivers import websocket
-from slackwater.inboxes.receivers.stopping import Stop
+from slackwater.inboxes.receivers.process import Stop
 from slackwater.inboxes.receivers.websocket import Subscription, WebSocketReceiver, check_positions
 
 PATIENCE_S = 30

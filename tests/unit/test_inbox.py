@@ -363,6 +363,30 @@ def test_a_receiver_whose_folder_was_removed_does_not_end_cleanly(opened, folder
     assert inbox.failure is not None and inbox.failure.code == "inbox.removed"
 
 
+@pytest.mark.parametrize("what", ["log flipped", "log gone", "list of tables flipped"])
+def test_damage_below_an_inbox_is_told_as_its_own_and_without_a_word_of_checkpoints(opened, folder, what):
+    inbox = opened()
+    for number in range(10):
+        inbox.append([b"%d" % number]).result()
+    shutil.copytree(folder, folder.with_name("killed"))  # closed, it would have an empty log
+    database = folder.with_name("killed") / "messages"
+    (log,) = database.glob("*.log")
+    path = database / (database / "CURRENT").read_text().strip() if what.startswith("list") else log
+    if what == "log gone":
+        log.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data.rstrip(b"\0")) // 2] ^= 0x10
+        path.write_bytes(data)
+    with pytest.raises(Corrupt, match=r"inbox\.damaged") as refused:
+        Inbox(database.parent)
+    assert refused.value.hint is not None and "checkpoint" not in refused.value.hint
+
+
+def test_all_that_may_happen_to_the_folder_of_an_inbox_has_a_code_of_an_inbox():
+    assert {error("what").code.partition(".")[0] for error in OWNER} == {"inbox"}
+
+
 def test_an_inbox_is_not_made_among_other_things(opened, folder):
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")

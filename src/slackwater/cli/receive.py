@@ -156,8 +156,8 @@ def http(
     """
     _need("rocksdict", "starlette", "uvicorn")
     from ..inboxes.receivers import http as receiver  # noqa: PLC0415
-    from ..inboxes.receivers.bearer import read_token  # noqa: PLC0415
     from ..inboxes.receivers.http_bodies import HttpLimits  # noqa: PLC0415
+    from ..inboxes.receivers.process import read_token  # noqa: PLC0415
 
     token = read_token()
     host, port = receiver.parse_listen(listen)
@@ -227,8 +227,8 @@ def ws(
     """
     _need("rocksdict", "websockets")
     from ..inboxes.receivers import websocket as receiver  # noqa: PLC0415
-    from ..inboxes.receivers.bearer import read_token  # noqa: PLC0415
     from ..inboxes.receivers.messages import parse_path  # noqa: PLC0415
+    from ..inboxes.receivers.process import read_token  # noqa: PLC0415
 
     subscription = receiver.check_positions(
         receiver.Subscription(
