@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from slackwater.inboxes.batch import Appended
-from slackwater.inboxes.format import Description
+from slackwater.inboxes.documents import Description
+from slackwater.inboxes.group_commit import Appended
 from slackwater.inboxes.inbox import Inbox
 from slackwater.inboxes.receivers.http import open_socket, serve
 

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from simulation.scheduler import TICKS_A_SECOND, Actor, SimClock, Violation
-from slackwater.inboxes import format as documents
-from slackwater.inboxes import layout
-from slackwater.inboxes.batch import Append, Appended, Batch
-from slackwater.inboxes.format import Covered, Description, Published
-from slackwater.inboxes.limits import Limits
+from slackwater.inboxes import documents, layout
+from slackwater.inboxes.documents import Covered, Description, Published
+from slackwater.inboxes.group_commit import Append, Appended, GroupCommit, Limits
 from slackwater.rocks.database import Change
 
 if TYPE_CHECKING:
@@ -103,7 +101,7 @@ class Sender:
 
 
 class Receiver:
-    """One process that has the folder: what ``incremental/inbox.py`` does in its thread."""
+    """One process that has the folder: what ``inboxes/writer.py`` does."""
 
     def __init__(self, scene: Scene, memory: InboxMemory, actor: Actor) -> None:
         self._scene, self._sim, self._memory, self._actor = scene, scene.simulation, memory, actor
@@ -150,11 +148,11 @@ class Receiver:
         self._write(batch)
         self._publish()
 
-    def _batch(self) -> Batch:
+    def _batch(self) -> GroupCommit:
         uptime_ms = self._began_uptime_ms + 1000 * (self._sim.now - self._began) // TICKS_A_SECOND
-        return Batch(cast(Any, self._memory), self._description, _LIMITS, self._sim.now, uptime_ms)
+        return GroupCommit(cast(Any, self._memory), self._description, _LIMITS, self._sim.now, uptime_ms)
 
-    def _write(self, batch: Batch) -> None:
+    def _write(self, batch: GroupCommit) -> None:
         self._sim.step(self._actor, f"write up to {batch.description.last}", risk=self._risk, writes=True)
         self._memory.write(batch.finish(), dropped=batch.dropped)
         self._description = batch.description

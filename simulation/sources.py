@@ -11,7 +11,7 @@ from slackwater.formats.manifest import SourcePosition
 from slackwater.formats.positions import KIND
 from slackwater.formats.state import State
 from slackwater.inboxes import reader as inbox_reader
-from slackwater.inboxes.format import Covered
+from slackwater.inboxes.documents import Covered
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.store import Store
 

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slackwater.clock import SystemClock
-from slackwater.inboxes import format as documents
-from slackwater.inboxes.format import COVERED_FILE, Covered
+from slackwater.inboxes import documents
+from slackwater.inboxes.documents import COVERED_FILE, Covered
+from slackwater.inboxes.files import read_published
 from slackwater.inboxes.inbox import Inbox
-from slackwater.inboxes.reader import Message, read_messages, read_published
+from slackwater.inboxes.reader import Message, read_messages
 
 
 class SetClock(SystemClock):

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from slackwater.failpoints import VARIABLE
-from slackwater.inboxes import format as documents
-from slackwater.inboxes.documents import replace_document
-from slackwater.inboxes.format import COVERED_FILE, Covered
-from slackwater.inboxes.reader import read_messages, read_published
+from slackwater.inboxes.documents import Covered
+from slackwater.inboxes.files import read_published, write_covered
+from slackwater.inboxes.reader import read_messages
 
 NDJSON = "application/x-ndjson"
 
@@ -120,4 +119,4 @@ class Collector:
             self.rows += [message.content for message in chunk]
         if cover:
             covered = Covered(inbox=published.inbox, position=len(self.rows), pipeline=32 * "a")
-            replace_document(self._folder / COVERED_FILE, documents.encode(covered))
+            write_covered(self._folder, covered)

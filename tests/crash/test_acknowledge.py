@@ -11,9 +11,9 @@ from pathlib import Path
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.manifest import SourcePosition
 from slackwater.formats.positions import KIND
-from slackwater.inboxes.format import COVERED_FILE
+from slackwater.inboxes.documents import COVERED_FILE
+from slackwater.inboxes.files import read_covered
 from slackwater.inboxes.inbox import Inbox
-from slackwater.inboxes.reader import read_covered
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
 from slackwater.sources.acknowledgement import Acknowledgements
@@ -26,6 +26,8 @@ from pathlib import Path
 from slackwater.formats.manifest import SourcePosition
 from slackwater.inboxes.reader import read_published
 from slackwater.ops.pipelines import read_pipeline
+from slackwater.inboxes.files import read_published
+from slackwater.ops.pipelines import open_pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.settings import Settings
 pipeline, folder = read_pipeline(sys.argv[1], Settings()), Path(sys.argv[2])

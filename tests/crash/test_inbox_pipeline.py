@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import slackwater as sw
 from demo.jvm import quick_start
 from slackwater.failpoints import VARIABLE
-from slackwater.inboxes.reader import read_covered, read_published
+from slackwater.inboxes.files import read_covered, read_published
 from tests.crash.drivers import CLASSES, read_state
 from tests.crash.receivers import NDJSON, Receiver, post
 

@@ -13,8 +13,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from slackwater.inboxes.batch import KILLED
-from slackwater.inboxes.reader import read_published, report
+from slackwater.inboxes.files import read_published
+from slackwater.inboxes.group_commit import KILLED
+from slackwater.inboxes.reader import read_contents
 from tests.crash.receivers import NDJSON, Collector, Receiver, post
 
 # In the order of the path; what is written is written at the open, when receiving begins, and for each request.
@@ -58,7 +59,7 @@ def test_a_receiver_killed_at_every_step_loses_and_repeats_nothing_that_is_sent_
         assert code == (-signal.SIGKILL if point else 0), receiver.words
     collector.collect()
     assert [json.loads(row)["number"] for row in collector.rows] == list(range(3 * sent))
-    gaps = report(folder).gaps
+    gaps = read_contents(folder).gaps
     assert kills == len(POINTS)
     assert gaps and {gap.why for gap in gaps} == {KILLED}
     assert all(gap.from_ms <= gap.to_ms for gap in gaps)
@@ -190,19 +191,19 @@ def test_a_websocket_receiver_killed_and_cut_off_goes_on_where_it_was(tmp_path):
         collector = Collector(folder)
         # What is sent after the last row is on record with the next write.
         deadline = time.monotonic() + 60
-        known = report(folder).description
+        known = read_contents(folder).description
         while sum(b"seq" in row for row in collector.rows) < count or not (known.garbage and known.oversized):
             assert time.monotonic() < deadline, (len(collector.rows), known, receiver.words)
             time.sleep(0.05)
             collector.collect(cover=False)
-            known = report(folder).description
+            known = read_contents(folder).description
         code, _ = receiver.end(signal.SIGINT)
     finally:
         upstream.close()
     collector.collect()
     rows = [json.loads(row) for row in collector.rows]
     assert [row["seq"] for row in rows if "seq" in row] == list(range(1, count + 1))
-    found = report(folder)
+    found = read_contents(folder)
     assert code == 130, receiver.words
     assert found.description.token == str(count)
     assert found.description.garbage >= 1 and found.description.oversized >= 1
@@ -223,7 +224,7 @@ def test_a_websocket_receiver_with_a_full_inbox_lets_its_upstream_wait_and_loses
         while sum(b"price" in row for row in collector.rows) < count:
             assert time.monotonic() < deadline, (len(collector.rows), receiver.words)
             collector.collect()
-            assert report(folder).description.held <= 50
+            assert read_contents(folder).description.held <= 50
             time.sleep(0.05)
         code, _ = receiver.end()
     finally:
@@ -239,6 +240,6 @@ def test_a_second_receiver_on_the_same_folder_is_refused(tmp_path: Path) -> None
     assert port is not None
     second = Receiver("http", tmp_path / "inbox", "--listen", "127.0.0.1:0", "--json")
     code, printed = second.process.wait(60), second.end()[1]
-    assert (code, json.loads(printed)["error"]["code"]) == (11, "keyed.taken")
+    assert (code, json.loads(printed)["error"]["code"]) == (11, "inbox.taken")
     assert post(port, b"1")[0] == 200
     assert first.end()[0] == 0

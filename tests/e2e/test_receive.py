@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from slackwater.errors import InvalidInput
-from slackwater.inboxes.reader import read_messages, read_published, report
+from slackwater.inboxes.files import read_published
+from slackwater.inboxes.reader import read_contents, read_messages
 from slackwater.inboxes.receivers.http import open_socket, parse_listen
 from slackwater.inboxes.receivers.http_bodies import HttpLimits, split
 from slackwater.inboxes.receivers.messages import find_position, parse_path
@@ -55,7 +56,7 @@ def test_json_and_ndjson_are_taken_as_they_are_and_what_is_neither_is_refused_wh
     assert (status, answer["error"]["code"]) == (415, "receive.encoded")
     assert receiver.end()[0] == 0
     assert kept(tmp_path / "inbox") == [b'{"a":  1}', b'{"b":2}', b"[3]"]
-    found = report(tmp_path / "inbox").description
+    found = read_contents(tmp_path / "inbox").description
     assert (found.garbage, found.oversized) == (12, 2)
 
 
@@ -110,10 +111,10 @@ def test_a_receiver_whose_folder_is_removed_acknowledges_nothing_more_and_ends_w
     assert post(port, b"1")[0] == 200
     shutil.rmtree(tmp_path / "inbox")
     status, answer = post(port, b"2")
-    assert (status, answer["error"]["code"]) == (503, "keyed.removed")
+    assert (status, answer["error"]["code"]) == (503, "inbox.removed")
     assert receiver.process.wait(30) == 13
     code, _ = receiver.end()
-    assert code == 13 and "ended cleanly" not in receiver.words and "keyed.removed" in receiver.words
+    assert code == 13 and "ended cleanly" not in receiver.words and "inbox.removed" in receiver.words
 
 
 def test_one_ctrl_c_that_comes_twice_ends_a_receiver_cleanly(tmp_path):
@@ -258,7 +259,8 @@ while more < 20:
     status, _ = send()
     number, more = number + (status == 200), more + (status == 200)
 print(get(port, "/health")[0], receiver.end()[0])
-from slackwater.inboxes.reader import read_messages, read_published
+from slackwater.inboxes.files import read_published
+from slackwater.inboxes.reader import read_messages
 found = read_published(root / "inbox")
 chunks = read_messages(root / "inbox", found.inbox, 0, found.position)
 print([json.loads(message.content)[0] for chunk in chunks for message in chunk] == list(range(number)))

@@ -23,7 +23,9 @@ from typing import Any
 import pytest
 
 from slackwater.errors import Unavailable
-from slackwater.inboxes.documents import replace_document
+from slackwater.inboxes.documents import Covered
+from slackwater.inboxes.errors import OWNER
+from slackwater.inboxes.files import write_covered
 from slackwater.inboxes.inbox import Inbox
 from slackwater.inboxes.receivers.http import HttpReceiver
 from slackwater.inboxes.receivers.http_connections import Seldom, limit_connections
@@ -228,7 +230,7 @@ def test_only_a_full_disk_is_answered_507_whatever_the_folder_is_called(tmp_path
     inbox = Inbox(tmp_path / "No space left")
 
     def answer(why: str) -> int:
-        error = _translate(inbox.folder, Exception(why))
+        error = _translate(inbox.folder, why, OWNER)
         return HttpReceiver(inbox)._refuse(error).status_code
 
     try:
@@ -237,7 +239,7 @@ def test_only_a_full_disk_is_answered_507_whatever_the_folder_is_called(tmp_path
         assert answer("Disk quota exceeded") == 507
         monkeypatch.setattr(os, "replace", partial(_fail, errno.ENOSPC))
         with pytest.raises(Unavailable) as caught:
-            replace_document(tmp_path / "position.json", b"")
+            write_covered(tmp_path, Covered(inbox=32 * "0", position=1, pipeline=32 * "a"))
         assert HttpReceiver(inbox)._refuse(caught.value).status_code == 507
     finally:
         monkeypatch.undo()

@@ -16,14 +16,13 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 from slackwater.errors import InvalidInput, Unavailable
-from slackwater.inboxes import format as documents
-from slackwater.inboxes.documents import replace_document
-from slackwater.inboxes.format import COVERED_FILE, Covered
+from slackwater.inboxes.documents import Covered
+from slackwater.inboxes.files import read_published, write_covered
+from slackwater.inboxes.group_commit import Limits
 from slackwater.inboxes.inbox import Inbox
-from slackwater.inboxes.limits import Limits
-from slackwater.inboxes.reader import read_messages, read_published
+from slackwater.inboxes.reader import read_messages
 from slackwater.inboxes.receivers import websocket
-from slackwater.inboxes.receivers.stopping import Stop
+from slackwater.inboxes.receivers.process import Stop
 from slackwater.inboxes.receivers.websocket import Subscription, WebSocketReceiver, check_positions
 
 PATIENCE_S = 30
@@ -68,7 +67,7 @@ def kept(folder: Path) -> list[Any]:
 def cover(inbox: Inbox, position: int) -> None:
     """Say what a pipeline says that has a checkpoint up to a position."""
     covered = Covered(inbox=inbox.description.uid, position=position, pipeline=32 * "a")
-    replace_document(inbox.folder / COVERED_FILE, documents.encode(covered))
+    write_covered(inbox.folder, covered)
 
 
 @pytest.mark.parametrize("path", [("nope",), ("seq",)])
@@ -378,14 +377,19 @@ class Hindered(Inbox):
 
     hindered = 0
 
-    def _do(self, work: Any) -> Future[None]:
-        if self.hindered in (0, 2):
-            failed: Future[None] = Future()
-            failed.set_exception(Unavailable("No space left on device", code="keyed.full"))
-            self.hindered += 1
-            return failed
+    def _say(self, say: Callable[[], Future[None]]) -> Future[None]:
         self.hindered += 1
-        return super()._do(work)
+        if self.hindered not in (1, 3):
+            return say()
+        failed: Future[None] = Future()
+        failed.set_exception(Unavailable("No space left on device", code="inbox.disk_full"))
+        return failed
+
+    def begin_receiving(self) -> Future[None]:
+        return self._say(super().begin_receiving)
+
+    def end_receiving(self, why: str, since_ms: int | None = None) -> Future[None]:
+        return self._say(lambda: super(Hindered, self).end_receiving(why, since_ms))
 
 
 def test_a_full_disk_at_the_begin_or_the_end_of_a_connection_does_not_end_the_receiver(tmp_path):

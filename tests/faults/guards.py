@@ -24,9 +24,9 @@ from slackwater.formats import state as states
 from slackwater.formats.keys import LATEST, record_key
 from slackwater.formats.manifest import Manifest
 from slackwater.formats.state import LiveCheckpoint, State
-from slackwater.inboxes import batch as inbox_batch
+from slackwater.inboxes import group_commit
 from slackwater.inboxes import reader as inbox_reader
-from slackwater.inboxes.format import Published
+from slackwater.inboxes.documents import Published
 from slackwater.ops import forget, repair, repair_target
 from slackwater.ops import rollback as rollback_tool
 from slackwater.ops import verify as verification
@@ -475,7 +475,7 @@ def a_rollback_may_go_past_what_was_acknowledged(patch: pytest.MonkeyPatch) -> N
 
 
 def a_repeated_request_is_taken_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(inbox_batch.Batch, "find", lambda self, appends: None)
+    patch.setattr(group_commit.GroupCommit, "find", lambda self, appends: None)
 
 
 def a_reader_begins_where_the_inbox_does(patch: pytest.MonkeyPatch) -> None:

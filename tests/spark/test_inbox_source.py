@@ -11,8 +11,9 @@ import pytest
 
 import slackwater as sw
 from slackwater.errors import Conflict, InvalidInput, NotFound, Unsupported
+from slackwater.inboxes.files import read_covered
 from slackwater.inboxes.inbox import Inbox
-from slackwater.inboxes.reader import Message, read_covered
+from slackwater.inboxes.reader import Message
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.inbox import record_batch

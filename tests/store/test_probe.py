@@ -13,24 +13,24 @@ from slackwater.errors import SlackwaterError, Unavailable, Unsupported
 from slackwater.settings import Settings
 from slackwater.store import Store, disk, open_store
 from slackwater.store.opening import open_unproven
-from slackwater.store.probe import Report, probe
+from slackwater.store.probe import ProbeResult, probe
 from tests.services.tiny_s3 import TinyS3
 from tests.store.test_store_errors import Failing
 
 HASTY = Settings(request_timeout_s=1.0, total_timeout_s=2.0)
 
 
-def probed(server: TinyS3, **flaws: Any) -> Report:
+def probed(server: TinyS3, **flaws: Any) -> ProbeResult:
     for name, value in flaws.items():
         setattr(server, name, value)
     return probe(open_unproven("s3://bucket/p", HASTY, **server.options))
 
 
-def outcomes(report: Report, outcome: str) -> set[str]:
+def outcomes(report: ProbeResult, outcome: str) -> set[str]:
     return {check.name for check in report.checks if check.outcome == outcome}
 
 
-def refused(report: Report) -> SlackwaterError:
+def refused(report: ProbeResult) -> SlackwaterError:
     refusal = report.refusal()
     assert refusal is not None
     return refusal

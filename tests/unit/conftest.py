@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from slackwater.inboxes.group_commit import Limits
 from slackwater.inboxes.inbox import Inbox
-from slackwater.inboxes.limits import Limits
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from slackwater.errors import Conflict, NotFound
 from slackwater.formats.manifest import SourcePosition
 from slackwater.formats.positions import KIND, acknowledged_of
-from slackwater.inboxes import format as documents
-from slackwater.inboxes.format import COVERED_FILE, PUBLISHED_FILE, Covered, Published
+from slackwater.inboxes import documents
+from slackwater.inboxes.documents import COVERED_FILE, PUBLISHED_FILE, Covered, Published
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.repair import repair
 from slackwater.ops.rollback import rollback

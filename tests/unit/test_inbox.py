@@ -12,13 +12,14 @@ import pytest
 
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 from slackwater.formats.sealed import seal
-from slackwater.inboxes import format as documents
-from slackwater.inboxes.batch import KILLED, Appended, Session
-from slackwater.inboxes.format import COVERED_FILE, PUBLISHED_FILE, Published
+from slackwater.inboxes import documents
+from slackwater.inboxes.documents import COVERED_FILE, PUBLISHED_FILE, Published
+from slackwater.inboxes.errors import OWNER
+from slackwater.inboxes.files import read_published
+from slackwater.inboxes.group_commit import KILLED, Appended, Limits, Session
 from slackwater.inboxes.inbox import STOPPED, Inbox
 from slackwater.inboxes.layout import decode_messages, encode_messages, messages_key, position_key
-from slackwater.inboxes.limits import Limits
-from slackwater.inboxes.reader import read_messages, read_published, report
+from slackwater.inboxes.reader import read_contents, read_messages
 from slackwater.rocks.database import Rocks
 from tests.inboxes import SetClock, cover, drop, read_all, wait_until
 
@@ -113,7 +114,7 @@ def test_that_messages_have_to_wait_is_said_once_and_so_is_that_they_have_not(fo
         with pytest.raises(Unavailable):
             inbox.append([b"c"], key=b"c").result()
     assert inbox.hindrance is not None and inbox.hindrance.code == "inbox.full"
-    told = report(folder).description.full
+    told = read_contents(folder).description.full
     assert told is not None and "as many keys are remembered as may be (2)" in told
     assert caplog.text.count("messages have to wait") == 1
     # Whoever sends only to receivers in good health would else never find out.
@@ -124,7 +125,7 @@ def test_that_messages_have_to_wait_is_said_once_and_so_is_that_they_have_not(fo
     assert inbox.append([b"c"], key=b"c").result() == Appended(3, 3)
     assert caplog.text.count("has room again") == 1
     inbox.close()
-    assert report(folder).description.full is None
+    assert read_contents(folder).description.full is None
 
 
 def test_after_a_message_that_had_no_room_none_of_its_session_is_taken(opened, folder):
@@ -184,7 +185,7 @@ def test_what_was_refused_and_repeated_is_counted_for_good(opened, folder):
     inbox.append([b"a"], key=b"k").result()
     inbox.append([b"a"], key=b"k").result()
     inbox.close()
-    found = report(folder).description
+    found = read_contents(folder).description
     assert (found.garbage, found.oversized, found.repeated) == (2, 1, 1)
 
 
@@ -193,7 +194,7 @@ def test_what_was_refused_and_repeated_is_counted_for_good(opened, folder):
 
 def test_a_second_receiver_is_refused_and_the_first_goes_on(opened, folder):
     inbox = opened()
-    with pytest.raises(Conflict, match=r"keyed\.taken"):
+    with pytest.raises(Conflict, match=r"inbox\.taken"):
         Inbox(folder)
     assert inbox.append([b"a"]).result() == Appended(1, 1)
 
@@ -209,7 +210,7 @@ def test_a_clock_that_is_set_back_takes_no_time_back_and_loses_nothing(folder):
     found = read_all(folder)
     assert [message.content for message in found] == [b"2000000", b"1000", b"500"]
     assert [message.received_at_ms for message in found] == [2_000_000] * 3
-    assert [(gap.from_ms, gap.to_ms) for gap in report(folder).gaps] == [(2_000_000, 2_000_000)] * 2
+    assert [(gap.from_ms, gap.to_ms) for gap in read_contents(folder).gaps] == [(2_000_000, 2_000_000)] * 2
 
 
 def test_each_time_without_a_receiver_is_a_gap_with_its_times_and_reason(folder):
@@ -231,13 +232,13 @@ def test_each_time_without_a_receiver_is_a_gap_with_its_times_and_reason(folder)
     inbox.begin_receiving().result()
     shutil.copytree(folder, folder.with_name("killed"))  # as a kill leaves it
     inbox.close()
-    gaps = [(gap.from_ms, gap.to_ms, gap.after, gap.why) for gap in report(folder).gaps]
+    gaps = [(gap.from_ms, gap.to_ms, gap.after, gap.why) for gap in read_contents(folder).gaps]
     assert gaps == [(1_000, 5_000, 1, STOPPED), (6_000, 8_000, 2, "the upstream went away")]
     clock.at_ms = 9_000
     killed = Inbox(folder.with_name("killed"), clock=clock)
     killed.begin_receiving().result()
     killed.close()
-    assert [gap.why for gap in report(folder.with_name("killed")).gaps][2:] == [KILLED]
+    assert [gap.why for gap in read_contents(folder.with_name("killed")).gaps][2:] == [KILLED]
 
 
 def test_a_gap_begins_when_the_upstream_was_last_heard_of_whatever_the_heartbeats_say(folder):
@@ -250,13 +251,13 @@ def test_a_gap_begins_when_the_upstream_was_last_heard_of_whatever_the_heartbeat
     inbox.end_receiving("no answer", since_ms=1_020_000).result()
     inbox.begin_receiving().result()
     inbox.close()
-    gaps = [(gap.from_ms, gap.to_ms, gap.why) for gap in report(folder).gaps]
+    gaps = [(gap.from_ms, gap.to_ms, gap.why) for gap in read_contents(folder).gaps]
     assert gaps == [(1_020_000, 1_060_000, "no answer")]
 
 
 def test_a_sender_that_asks_often_is_taken_again_once_the_disk_has_room(opened, monkeypatch):
     inbox = opened()
-    full = Unavailable("No space left on device", code="keyed.full")
+    full = Unavailable("No space left on device", code="inbox.disk_full")
     with monkeypatch.context() as patch:
 
         def refuse(*args, **fields):
@@ -336,7 +337,7 @@ def test_nothing_is_acknowledged_that_goes_to_a_folder_which_is_no_longer_there(
         folder.rename(folder.with_name("elsewhere"))
     if act == "replaced":
         shutil.copytree(folder.with_name("elsewhere"), folder)
-    with pytest.raises(Corrupt, match=r"keyed\.removed"):
+    with pytest.raises(Corrupt, match=r"inbox\.removed"):
         inbox.append([b"2"]).result(10)
     assert inbox.failure is not None and inbox.hindrance is inbox.failure
 
@@ -349,7 +350,7 @@ def test_a_receiver_tells_nothing_to_readers_of_another_folder_that_is_where_its
     folder.rename(folder.with_name("moved"))
     folder.with_name("copy").rename(folder)
     wait_until(lambda: inbox.failure is not None)
-    assert inbox.failure is not None and inbox.failure.code == "keyed.removed"
+    assert inbox.failure is not None and inbox.failure.code == "inbox.removed"
     time.sleep(0.6)  # it has looked around since
     assert read_published(folder).position == 1
 
@@ -359,7 +360,31 @@ def test_a_receiver_whose_folder_was_removed_does_not_end_cleanly(opened, folder
     inbox.begin_receiving().result()
     shutil.rmtree(folder)
     inbox.close()
-    assert inbox.failure is not None and inbox.failure.code == "keyed.removed"
+    assert inbox.failure is not None and inbox.failure.code == "inbox.removed"
+
+
+@pytest.mark.parametrize("what", ["log flipped", "log gone", "list of tables flipped"])
+def test_damage_below_an_inbox_is_told_as_its_own_and_without_a_word_of_checkpoints(opened, folder, what):
+    inbox = opened()
+    for number in range(10):
+        inbox.append([b"%d" % number]).result()
+    shutil.copytree(folder, folder.with_name("killed"))  # closed, it would have an empty log
+    database = folder.with_name("killed") / "messages"
+    (log,) = database.glob("*.log")
+    path = database / (database / "CURRENT").read_text().strip() if what.startswith("list") else log
+    if what == "log gone":
+        log.unlink()
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data.rstrip(b"\0")) // 2] ^= 0x10
+        path.write_bytes(data)
+    with pytest.raises(Corrupt, match=r"inbox\.damaged") as refused:
+        Inbox(database.parent)
+    assert refused.value.hint is not None and "checkpoint" not in refused.value.hint
+
+
+def test_all_that_may_happen_to_the_folder_of_an_inbox_has_a_code_of_an_inbox():
+    assert {error("what").code.partition(".")[0] for error in OWNER} == {"inbox"}
 
 
 def test_an_inbox_is_not_made_among_other_things(opened, folder):
@@ -385,14 +410,14 @@ def test_nobody_takes_back_what_is_said_of_the_receiver_and_the_inbox_goes_on(op
     assert inbox.description.away == "the upstream went away"
 
 
-@pytest.mark.parametrize("step", ["_take_group", "_act", "_look_around"])
+@pytest.mark.parametrize("step", ["_take_group", "_write", "look_around"])
 def test_nobody_waits_for_an_inbox_whose_thread_has_met_something_unexpected(opened, monkeypatch, step):
     inbox = opened()
 
-    def fail(*args: object) -> None:
+    def fail(*args: object, **named: object) -> None:
         raise RuntimeError("unexpected")
 
-    monkeypatch.setattr(inbox, step, fail)
+    monkeypatch.setattr(inbox._writer if step == "look_around" else inbox, step, fail)
     with pytest.raises(SlackwaterError, match=r"inbox\.failed.*unexpected"):
         inbox.append([b"1"]).result(10)
         wait_until(lambda: inbox.failure is not None)
@@ -416,7 +441,7 @@ def test_what_a_pipeline_covers_is_dropped_and_reading_it_again_is_an_error(open
         read_all(folder, 6)
     cover(folder, 3, uid)  # it never goes back
     status = (folder / COVERED_FILE).stat()
-    wait_until(lambda: inbox._covered_seen == (status.st_ino, status.st_mtime_ns))
+    wait_until(lambda: inbox._writer._covered_seen == (status.st_ino, status.st_mtime_ns))
     assert inbox.description.dropped == 7
 
 
@@ -459,7 +484,7 @@ def test_messages_that_came_together_go_when_the_last_of_them_may(opened, folder
     drop(inbox, 2)
     drop(inbox, 4)
     inbox.close()
-    rocks = Rocks(folder / "messages", read_only=True)
+    rocks = Rocks(folder / "messages", OWNER, read_only=True)
     assert [key for key, _ in rocks.scan(b"m", b"n")] == [messages_key(5)]
     rocks.close()
 
@@ -499,14 +524,14 @@ def test_an_inbox_of_another_release_is_refused_and_stays_as_it_is(opened, folde
     written = documents.encode(inbox.description)
     inbox.close()
     body = written[len(b'{"body":') : written.rindex(b',"sha256"')].replace(b'"version":2', b'"version":%d' % other)
-    rocks = Rocks(folder / "messages")
+    rocks = Rocks(folder / "messages", OWNER)
     rocks.write([(b"d", seal(body))])
     before = list(rocks.scan(b"", b"\xff"))
     rocks.close()
     with pytest.raises(Unsupported, match=r"inbox\.unknown_version") as refused:
         opened()
     assert refused.value.hint is not None and hint in refused.value.hint
-    rocks = Rocks(folder / "messages", read_only=True)
+    rocks = Rocks(folder / "messages", OWNER, read_only=True)
     assert list(rocks.scan(b"", b"\xff")) == before
     rocks.close()
 

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from slackwater.errors import Corrupt, NotFound
-from slackwater.inboxes import format as documents
-from slackwater.inboxes.batch import Appended
-from slackwater.inboxes.format import PUBLISHED_FILE, Published
-from slackwater.inboxes.reader import check_range, read_messages, read_published
+from slackwater.inboxes import documents
+from slackwater.inboxes.documents import PUBLISHED_FILE, Published
+from slackwater.inboxes.files import read_published
+from slackwater.inboxes.group_commit import Appended
+from slackwater.inboxes.reader import check_range, read_messages
 from slackwater.rocks.wal import SECTOR_BYTES
 from tests.inboxes import drop, wait_until
 
@@ -84,7 +85,7 @@ def test_what_readers_are_told_is_brought_to_the_disk_within_seconds(opened, fol
     inbox, began = opened(), time.monotonic()
     while time.monotonic() < began + 2.5:
         inbox.append([b"x"] * 10).result()
-    last = documents.encode(inbox._durable)
+    last = documents.encode(inbox._writer._durable)
     wait_until(lambda: bool(synced) and synced[-1] == ((folder / PUBLISHED_FILE).stat().st_ino, last))
     assert 2 <= len(synced) <= 5, "not with every message"
 

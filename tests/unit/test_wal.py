@@ -10,7 +10,7 @@ import pytest
 
 from slackwater.errors import Corrupt
 from slackwater.keyed.state import KeyedState
-from slackwater.rocks.wal import BLOCK_BYTES, SECTOR_BYTES, find_end
+from slackwater.rocks.wal import BLOCK_BYTES, SECTOR_BYTES, Damage, find_end
 
 WRITES = 12
 FILL = """
@@ -44,11 +44,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def ends(data: bytes) -> list[int]:
     """Every place where a record ends, found by cutting the log everywhere."""
     step = 1 if len(data) < BLOCK_BYTES else 4001
-    return sorted({find_end(data[:size], "log") for size in range(0, len(data), step)} | {len(data)})
+    return sorted({find_end(data[:size]) for size in range(0, len(data), step)} | {len(data)})
 
 
 def test_a_sound_log_ends_where_it_ends(small: bytes, large: bytes) -> None:
-    assert find_end(small, "log") == len(small) and find_end(large, "log") == len(large) and find_end(b"", "log") == 0
+    assert find_end(small) == len(small) and find_end(large) == len(large) and find_end(b"") == 0
 
 
 def test_E17_a_log_that_is_cut_anywhere_ends_after_the_last_whole_record(small: bytes, large: bytes) -> None:
@@ -58,14 +58,14 @@ def test_E17_a_log_that_is_cut_anywhere_ends_after_the_last_whole_record(small: 
 @pytest.mark.parametrize("zeros", [8, 4096, BLOCK_BYTES, 3 * BLOCK_BYTES])
 def test_E15_zeros_after_the_last_record_are_no_records(small: bytes, large: bytes, zeros: int) -> None:
     for data in (small, large):
-        assert find_end(data + bytes(zeros), "log") == len(data)
+        assert find_end(data + bytes(zeros)) == len(data)
 
 
 def test_E15_a_torn_record_whose_sectors_are_zeros_ends_the_log(large: bytes) -> None:
     *_, before, end = ends(large)
     for sector in range(-(-before // SECTOR_BYTES) + 1, end // SECTOR_BYTES, 17):
         kept = large[: sector * SECTOR_BYTES]
-        assert find_end(kept + bytes(end - len(kept)), "log") == before
+        assert find_end(kept + bytes(end - len(kept))) == before
 
 
 def test_E16_E17_every_flipped_bit_is_damage_and_never_a_shorter_log(small: bytes) -> None:
@@ -73,17 +73,16 @@ def test_E16_E17_every_flipped_bit_is_damage_and_never_a_shorter_log(small: byte
         for bit in range(8):
             damaged = bytearray(small)
             damaged[at] ^= 1 << bit
-            with pytest.raises(Corrupt) as caught:
-                find_end(bytes(damaged), "log")
-            assert caught.value.code == "keyed.wal_damaged"
+            with pytest.raises(Damage):
+                find_end(bytes(damaged))
 
 
 def test_damage_in_a_record_of_many_fragments_is_found(large: bytes) -> None:
     for at in range(0, len(large), 20_011):
         damaged = bytearray(large)
         damaged[at] ^= 0x10
-        with pytest.raises(Corrupt):
-            find_end(bytes(damaged), "log")
+        with pytest.raises(Damage):
+            find_end(bytes(damaged))
 
 
 def test_a_record_that_seems_to_be_cut_short_and_has_sound_ones_after_it_is_damage(small: bytes) -> None:
@@ -91,14 +90,14 @@ def test_a_record_that_seems_to_be_cut_short_and_has_sound_ones_after_it_is_dama
     for at in ends(small)[:-2]:
         damaged = bytearray(small)
         damaged[at + 4 : at + 6] = (20_000).to_bytes(2, "little")
-        with pytest.raises(Corrupt) as caught:
-            find_end(bytes(damaged), "log")
-        assert caught.value.details["offset"] == at
+        with pytest.raises(Damage) as caught:
+            find_end(bytes(damaged))
+        assert caught.value.at == at
 
 
 def test_zeros_in_the_middle_are_damage(small: bytes) -> None:
-    with pytest.raises(Corrupt):
-        find_end(small[:100] + bytes(50) + small[150:], "log")
+    with pytest.raises(Damage):
+        find_end(small[:100] + bytes(50) + small[150:])
 
 
 @pytest.mark.parametrize("cut", [1, 30, 5000])
@@ -121,7 +120,7 @@ def test_what_was_acknowledged_before_a_torn_write_is_there(tmp_path: Path, cut:
 def test_a_flipped_length_which_rocksdb_alone_takes_for_a_torn_write_is_an_error(tmp_path: Path) -> None:
     log = fill(tmp_path / "state", 30, 100)
     data = bytearray(log.read_bytes())
-    third = find_end(bytes(data[:700]), "log")
+    third = find_end(bytes(data[:700]))
     data[third + 5] ^= 0x40  # the high byte of the length
     log.write_bytes(data)
     with pytest.raises(Corrupt) as caught:
@@ -195,12 +194,12 @@ def listed(folder: Path) -> Path:
 
 def test_every_flipped_bit_of_the_list_of_tables_is_found(tmp_path: Path) -> None:
     whole = listed(tmp_path / "state").read_bytes()
-    assert find_end(whole, "list") == len(whole)
+    assert find_end(whole) == len(whole)
     for bit in range(8 * len(whole)):
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(Corrupt):
-            find_end(bytes(damaged), "list")
+        with pytest.raises(Damage):
+            find_end(bytes(damaged))
 
 
 def test_a_database_whose_list_of_tables_is_damaged_is_not_opened_and_keeps_its_tables(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from .options import make_settings, store_options
 from .text import note, print_json, print_table
 
 if TYPE_CHECKING:
-    from ..store.probe import Report
+    from ..store.probe import ProbeResult
 
 
 @click.command("probe")
@@ -41,36 +41,36 @@ def command(store: str, as_json: bool, timeout_s: float) -> int:
 
     refuse_pipeline(store, make_settings(timeout_s))
     opened, folder = open_unproven(store, make_settings(timeout_s)), name_folder()
-    report = _interruptible(lambda pause: probe(opened, folder, pause=pause), folder)
-    refusal = report.refusal()
+    result = _interruptible(lambda pause: probe(opened, folder, pause=pause), folder)
+    refusal = result.refusal()
     if as_json:
         problem = refusal and {"code": refusal.code, "message": refusal.message, "hint": refusal.hint}
-        print_json({"store": store, "usable": refusal is None, "problem": problem, "checks": report.checks,
-                    "permissions": report.permissions, "latencies": report.latencies, "left": report.left})  # fmt: skip
+        print_json({"store": store, "usable": refusal is None, "problem": problem, "checks": result.checks,
+                    "permissions": result.permissions, "latencies": result.latencies, "left": result.left})  # fmt: skip
     else:
-        _print(report)
+        _print(result)
         print(f"not usable: [{refusal.code}] {refusal.message}" if refusal else "usable")
-    if report.left:
-        note(f"note: {len(report.left)} objects of the probe could not be removed from the folder {folder}")
+    if result.left:
+        note(f"note: {len(result.left)} objects of the probe could not be removed from the folder {folder}")
     return refusal.exit_code if refusal else 0
 
 
-def _print(report: Report) -> None:
-    print_table(["CHECK", "RESULT", "DETAIL"], [[c.name, c.outcome, c.detail or ""] for c in report.checks])
+def _print(result: ProbeResult) -> None:
+    print_table(["CHECK", "RESULT", "DETAIL"], [[c.name, c.outcome, c.detail or ""] for c in result.checks])
     print()
-    rows = [[one.verb, str(one.calls), f"{one.median_ms:.1f}", f"{one.max_ms:.1f}"] for one in report.latencies]
+    rows = [[one.verb, str(one.calls), f"{one.median_ms:.1f}", f"{one.max_ms:.1f}"] for one in result.latencies]
     print_table(["VERB", ">CALLS", ">MEDIAN MS", ">MAX MS"], rows)
     print()
     for title, names in (
-        ("permissions needed", report.permissions.needed),
-        ("missing", report.permissions.missing),
-        ("not known", report.permissions.unknown),
+        ("permissions needed", result.permissions.needed),
+        ("missing", result.permissions.missing),
+        ("not known", result.permissions.unknown),
     ):
         if names:
             print(f"{title}: {', '.join(names)}")
 
 
-def _interruptible(act: Callable[[Callable[[], None]], Report], folder: str) -> Report:
+def _interruptible(act: Callable[[Callable[[], None]], ProbeResult], folder: str) -> ProbeResult:
     """Act in a thread, so that Ctrl-C is heard at once and what was written can be removed before the end."""
     interrupted = threading.Event()
 
@@ -88,6 +88,6 @@ def _interruptible(act: Callable[[Callable[[], None]], Report], folder: str) -> 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, hear)
     with ThreadPoolExecutor(1) as pool:
-        report = pool.submit(act, pause).result()
+        result = pool.submit(act, pause).result()
     pause()
-    return report
+    return result

@@ -18,7 +18,7 @@ from .text import count, format_age, format_size, format_time, note, print_field
 
 if TYPE_CHECKING:
     from ..inboxes.inbox import Inbox
-    from ..inboxes.reader import Report
+    from ..inboxes.reader import Contents
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _MIB = 1024 * 1024
@@ -156,8 +156,8 @@ def http(
     """
     _need("rocksdict", "starlette", "uvicorn")
     from ..inboxes.receivers import http as receiver  # noqa: PLC0415
-    from ..inboxes.receivers.bearer import read_token  # noqa: PLC0415
     from ..inboxes.receivers.http_bodies import HttpLimits  # noqa: PLC0415
+    from ..inboxes.receivers.process import read_token  # noqa: PLC0415
 
     token = read_token()
     host, port = receiver.parse_listen(listen)
@@ -227,8 +227,8 @@ def ws(
     """
     _need("rocksdict", "websockets")
     from ..inboxes.receivers import websocket as receiver  # noqa: PLC0415
-    from ..inboxes.receivers.bearer import read_token  # noqa: PLC0415
     from ..inboxes.receivers.messages import parse_path  # noqa: PLC0415
+    from ..inboxes.receivers.process import read_token  # noqa: PLC0415
 
     subscription = receiver.check_positions(
         receiver.Subscription(
@@ -262,9 +262,9 @@ def show(folder: str, as_json: bool) -> None:
     _need("rocksdict")
     from pathlib import Path  # noqa: PLC0415
 
-    from ..inboxes.reader import report  # noqa: PLC0415
+    from ..inboxes.reader import read_contents  # noqa: PLC0415
 
-    found = report(Path(folder))
+    found = read_contents(Path(folder))
     if as_json:
         print_json(_facts(found))
     else:
@@ -281,8 +281,8 @@ def _need(*packages: str) -> None:
 def _open(folder: str, limits: dict[str, Any]) -> Inbox:
     from pathlib import Path  # noqa: PLC0415
 
+    from ..inboxes.group_commit import Limits  # noqa: PLC0415
     from ..inboxes.inbox import Inbox  # noqa: PLC0415
-    from ..inboxes.limits import Limits  # noqa: PLC0415
 
     if "://" in folder:  # as a path it would be ./s3:/…
         raise click.BadParameter(f"{folder} is a URL; a directory of this machine is needed.", param_hint="DIR")
@@ -305,7 +305,7 @@ def _end(inbox: Inbox, number: int | None, as_json: bool) -> int:
     return INTERRUPTED if number == signal.SIGINT else 0
 
 
-def _facts(found: Report) -> dict[str, Any]:
+def _facts(found: Contents) -> dict[str, Any]:
     known = found.description
     return {
         "inbox": known.uid,
@@ -328,7 +328,7 @@ def _facts(found: Report) -> dict[str, Any]:
     }
 
 
-def _print(found: Report) -> None:
+def _print(found: Contents) -> None:
     known = found.description
     alive = (
         "never"

@@ -1,74 +1,128 @@
-"""The documents of an inbox on disk: its two files, and the description in its database."""
+"""The documents of an inbox: what is known of it as a whole, and what its receiver and its pipeline tell each other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
 
-from ..errors import NotFound, Unavailable
-from ..rocks.database import Rocks
-from ..rocks.errors import is_full
-from ..store import files
-from . import format as documents
-from . import layout
-from .format import MAX_DOCUMENT_BYTES, Description
+import msgspec
+from msgspec import Meta
 
+from ..errors import Unsupported
+from ..formats import sealed
+from ..formats.ids import Count, RandomId
+from .errors import OWNER
 
-def read_document(path: Path) -> bytes:
-    with _disk_errors(path):
-        try:
-            with open(path, "rb") as opened:
-                return opened.read(MAX_DOCUMENT_BYTES)
-        except FileNotFoundError:
-            raise NotFound(
-                f"there is no {path}",
-                code="inbox.not_there",
-                hint="name the folder that a receiver writes to"
-                if path.parent.is_dir() and any(path.parent.iterdir())
-                else f"start its receiver once: slackwater receive http {path.parent}",
-            ) from None
+VERSION: Final = 2
+# Beside the database: how far a reader may read, by the receiver; how far the receiver may drop, by the pipeline.
+PUBLISHED_FILE = "position.json"
+COVERED_FILE = "covered.json"
+MAX_DOCUMENT_BYTES = 64 * 1024
+# A position that an upstream gave to a message.
+Token = Annotated[str, Meta(max_length=1024)]
 
 
-def replace_document(path: Path, data: bytes) -> None:
-    """Replace a file in one step that no power loss takes back."""
-    with _disk_errors(path):
-        files.replace_file(path, data)
+class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is known of an inbox as a whole. Positions begin with 1; 0 is before the first."""
+
+    uid: RandomId
+    # The newest position, and the newest that was dropped.
+    last: Count = 0
+    dropped: Count = 0
+    # The bytes of all messages up to these two positions.
+    total_bytes: Count = 0
+    dropped_bytes: Count = 0
+    # Keys that name messages, and how many of them were dropped again: the index of keys is numbered from there.
+    keys: Count = 0
+    keys_dropped: Count = 0
+    # What was not taken, and what had been taken before.
+    garbage: Count = 0
+    oversized: Count = 0
+    repeated: Count = 0
+    # A clock that never goes back, and for how long receivers ran.
+    now_ms: Count = 0
+    uptime_ms: Count = 0
+    # Until when messages were received, and why none are any more: null while some are.
+    alive_at_ms: Count | None = None
+    away: Annotated[str, Meta(max_length=300)] | None = None
+    gaps: Count = 0
+    # Where the upstream is asked to go on, in its own words, and the position at which more may come.
+    token: Token | None = None
+    open_token: Token | None = None
+    # Why messages had to wait when some last came: null since some were taken, or room was made.
+    full: Annotated[str, Meta(max_length=300)] | None = None
+    version: Literal[2] = VERSION
+
+    @property
+    def held(self) -> int:
+        """The messages that are there: not dropped yet."""
+        return self.last - self.dropped
+
+    @property
+    def held_bytes(self) -> int:
+        return self.total_bytes - self.dropped_bytes
+
+    @property
+    def keys_held(self) -> int:
+        return self.keys - self.keys_dropped
 
 
-def remove_unfinished(path: Path) -> None:
-    """Remove what writers of a file that were killed have left; only for one that nobody else writes now."""
-    with _disk_errors(path):
-        files.remove_unfinished(path)
+class Gap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A time in which nothing was received, and the position after which that was."""
+
+    from_ms: Count
+    to_ms: Count
+    after: Count
+    why: Annotated[str, Meta(max_length=300)]
+    version: Literal[2] = VERSION
 
 
-def write_document(path: Path, data: bytes) -> None:
-    """Write over a file, or replace it. A reader may see a part of each; a power loss leaves one of the two."""
-    with _disk_errors(path):
-        files.overwrite_file(path, data)
+class Published(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a reader may rely on: all from after ``dropped`` up to ``position`` is durable."""
+
+    inbox: RandomId
+    position: Count
+    dropped: Count
+    version: Literal[2] = VERSION
 
 
-def sync_document(path: Path) -> None:
-    """Make what was written over durable."""
-    with _disk_errors(path):
-        files.sync_overwritten(path)
+class Covered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a pipeline, by its uid, does not need any more: all up to ``position``."""
+
+    inbox: RandomId
+    position: Count
+    pipeline: RandomId
+    version: Literal[2] = VERSION
 
 
-def read_description(rocks: Rocks) -> Description:
-    """Read what is known of an inbox as a whole."""
-    (stored,) = rocks.get([layout.DESCRIPTION])
-    if stored is None:
-        raise layout.not_an_inbox(rocks.folder)
-    return documents.decode(stored, Description)
+Document = Description | Gap | Published | Covered
+T = TypeVar("T", Description, Gap, Published, Covered)
+
+_decoders: dict[type, msgspec.json.Decoder[Document]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (Description, Gap, Published, Covered)
+}
 
 
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def encode(document: Document) -> bytes:
+    """Encode to canonical, sealed bytes.
+
+    >>> encode(Published(inbox=32 * "0", position=7, dropped=2))[:75]
+    b'{"body":{"dropped":2,"inbox":"00000000000000000000000000000000","position":'
+    """
+    return sealed.seal(msgspec.json.encode(document, order="sorted"))
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode what ``encode`` gave, whole or not at all."""
     try:
-        yield
-    except OSError as error:
-        raise Unavailable(
-            f"{path} cannot be read or written: {error.strerror}",
-            code="keyed.full" if is_full(error) else "inbox.unavailable",
-            hint="see that this user may write there and that the disk has room",
-        ) from error
+        return sealed.unseal(data, _decoders[kind], version=VERSION)  # type: ignore[return-value]
+    except sealed.Broken as error:
+        raise OWNER.damaged(f"a document of an inbox ({kind.__name__.lower()}) {error}") from None
+    except sealed.OtherVersion as error:
+        raise Unsupported(
+            f"the inbox has version {error.version}, this release reads {VERSION}",
+            code="inbox.unknown_version",
+            hint="use the release that wrote it, or a newer one"
+            if error.version > VERSION
+            else "let its pipeline read it to the end with the release that wrote it; then begin a new folder, and a "
+            "pipeline under another queryName",
+        ) from None

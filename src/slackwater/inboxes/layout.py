@@ -6,10 +6,10 @@ import hashlib
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import Corrupt, SlackwaterError, Unsupported
+from ..errors import SlackwaterError
+from .errors import OWNER
 
 DATABASE = "messages"
 DESCRIPTION = b"d"
@@ -114,17 +114,5 @@ def decode_key(data: bytes) -> KeyEntry:
     return KeyEntry(*_ENTRY.unpack(data))
 
 
-def not_an_inbox(folder: Path) -> SlackwaterError:
-    return Unsupported(
-        f"{folder} is a database of something else",
-        code="inbox.unreadable",
-        hint="name the folder that a receiver writes to",
-    )
-
-
-def _damaged(what: str) -> Corrupt:
-    return Corrupt(
-        f"a {what} of an inbox does not decode",
-        code="inbox.damaged",
-        hint="restore the folder from a copy; what was received since then is lost",
-    )
+def _damaged(what: str) -> SlackwaterError:
+    return OWNER.damaged(f"a {what} of an inbox does not decode")

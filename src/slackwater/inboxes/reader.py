@@ -13,21 +13,15 @@ import msgspec
 from ..errors import Corrupt, NotFound, SlackwaterError
 from ..rocks.database import Rocks
 from ..settings import MIB
-from . import format as documents
-from . import layout
-from .documents import read_description, read_document
-from .format import COVERED_FILE, PUBLISHED_FILE, Covered, Description, Gap, Published
+from . import documents, layout
+from .documents import Description, Gap, Published
+from .errors import OWNER
+from .files import FIRST_ITS_RECEIVER, read_covered, read_published
 
 _CHUNK_MESSAGES = 10_000
 _CHUNK_BYTES = 4 * MIB
 # The receiver's files move under a reader, who then sees a part: for so long it looks again.
 PATIENCE_S = 5.0
-# For so long if it is a small one, which is written over in place.
-_PUBLISHED_PATIENCE_S = 0.5
-
-
-# What readers are told is not synced with every message.
-_FIRST_ITS_RECEIVER = "if the machine went down, start the inbox's receiver first"
 
 
 class Message(NamedTuple):
@@ -36,32 +30,12 @@ class Message(NamedTuple):
     content: bytes
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
     """What an inbox holds, for people and tools."""
 
     description: Description
     covered: int | None
     gaps: list[Gap]
-
-
-def read_published(folder: Path) -> Published:
-    """Read how far the receiver lets readers read."""
-    deadline = time.monotonic() + _PUBLISHED_PATIENCE_S
-    while True:
-        try:
-            return documents.decode(read_document(folder / PUBLISHED_FILE), Published)
-        except Corrupt as error:
-            if time.monotonic() > deadline:
-                raise Corrupt(error.message, code=error.code, hint=f"{_FIRST_ITS_RECEIVER}; {error.hint}") from None
-            time.sleep(0.001)
-
-
-def read_covered(folder: Path) -> Covered | None:
-    """Read how far a pipeline lets the receiver drop."""
-    try:
-        return documents.decode(read_document(folder / COVERED_FILE), Covered)
-    except NotFound:
-        return None
 
 
 def check_range(folder: Path, published: Published, inbox: str, begin: int, end: int | None = None) -> None:
@@ -83,7 +57,7 @@ def check_range(folder: Path, published: Published, inbox: str, begin: int, end:
         raise Corrupt(
             f"the inbox in {folder} ends at {published.position}, and was read up to {max(begin, end or 0)} before",
             code="inbox.went_back",
-            hint=f"{_FIRST_ITS_RECEIVER}; else this is an older copy of the folder: put back the one that was there",
+            hint=f"{FIRST_ITS_RECEIVER}; else this is an older copy of the folder: put back the one that was there",
         )
 
 
@@ -94,7 +68,7 @@ def read_messages(
     deadline = time.monotonic() + patience_s
     while begin < end:
         try:
-            with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
+            with closing(Rocks(folder / layout.DATABASE, OWNER, read_only=True)) as rocks:
                 for chunk in chunks_of(rocks, inbox, begin, end):
                     yield chunk
                     begin, deadline = chunk[-1].position, time.monotonic() + patience_s
@@ -134,13 +108,13 @@ def chunks_of(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[M
         )
 
 
-def report(folder: Path) -> Report:
+def read_contents(folder: Path) -> Contents:
     """Read what an inbox holds, beside its receiver or without one."""
     read_published(folder)  # says that there is none, before RocksDB does
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            with closing(Rocks(folder / layout.DATABASE, read_only=True)) as rocks:
+            with closing(Rocks(folder / layout.DATABASE, OWNER, read_only=True)) as rocks:
                 description = read_description(rocks)
                 found = rocks.scan(layout.gap_key(0), layout.gap_key(description.gaps))
                 gaps = [documents.decode(data, Gap) for _, data in found]
@@ -150,4 +124,12 @@ def report(folder: Path) -> Report:
                 raise
             time.sleep(0.02)
     covered = read_covered(folder)
-    return Report(description=description, covered=covered.position if covered else None, gaps=gaps)
+    return Contents(description=description, covered=covered.position if covered else None, gaps=gaps)
+
+
+def read_description(rocks: Rocks) -> Description:
+    """Read what is known of an inbox as a whole."""
+    (stored,) = rocks.get([layout.DESCRIPTION])
+    if stored is None:
+        raise OWNER.unreadable(f"{rocks.folder} is a database of something else")
+    return documents.decode(stored, Description)

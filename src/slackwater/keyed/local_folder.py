@@ -17,11 +17,11 @@ from ..protocol.artifacts import Held
 from ..protocol.directory import write_files
 from ..protocol.kinds import KEYED
 from ..rocks.database import LOCK, lock_folder
-from ..rocks.errors import disk_errors
 from ..settings import Settings
 from ..store import Store
 from ..store.files import make_folder, remove_folder, sync_folder, write_file
 from .capture import STATE, check_restored, folder_of
+from .errors import OWNER, disk_errors
 from .format import DESCRIPTION_FILE, Lineage
 from .state import KeyedState
 
@@ -39,7 +39,7 @@ class LocalFolder:
         with disk_errors(folder):
             _refuse_other(folder)
             make_folder(folder)
-            self._lock = lock_folder(folder)
+            self._lock = lock_folder(folder, OWNER)
             try:
                 for name in ("incoming", "outgoing", "cut"):
                     remove_folder(folder / name)

@@ -16,6 +16,7 @@ import msgspec
 from ..errors import Corrupt, InvalidInput, Unsupported
 from ..rocks.database import Change, Rocks
 from ..settings import KIB, MIB
+from .errors import OWNER
 from .format import DESCRIPTION_FILE, Description, Lineage, Snapshot, decode, encode
 from .vnodes import PREFIX_BYTES, VNODE_COUNT, prefix, vnode_of
 
@@ -60,7 +61,7 @@ class KeyedState:
         archive_wal: bool = False,
         cached: bool = True,
     ) -> None:
-        self._rocks = Rocks(folder, read_only=read_only, archive_wal=archive_wal, cached=cached)
+        self._rocks = Rocks(folder, OWNER, read_only=read_only, archive_wal=archive_wal, cached=cached)
         try:
             (stored,) = self._rocks.get([_DESCRIPTION])
             self._description = decode(stored, Description) if stored else _described(self._rocks, vnode_count)

@@ -16,10 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, cast
 
-from ..errors import Corrupt, InvalidInput
 from ..settings import MIB
 from ..store.files import make_folder
-from .errors import taken, translated, unusable
+from .errors import Owner, taken, translated
 from .logs import check_manifest, cut_torn_write
 
 if TYPE_CHECKING:
@@ -43,25 +42,25 @@ class Rocks:
     """One database in one folder, open for writing here and nowhere else, or anywhere for reading."""
 
     def __init__(
-        self, folder: Path, *, read_only: bool = False, archive_wal: bool = False, cached: bool = True
+        self, folder: Path, owner: Owner, *, read_only: bool = False, archive_wal: bool = False, cached: bool = True
     ) -> None:
-        self.folder = folder
+        self.folder, self._owner = folder, owner
         self._lock: BinaryIO | None = None
         self._errors = 0
         # Up to where the log is durable, and whether that is no longer known.
         self._synced, self._unsynced = 0, False
         self._syncing = threading.Lock()
         if read_only:
-            self._database = _open_read_only(folder, cached)
+            self._database = _open_read_only(folder, owner, cached)
             return
-        with translated(folder):
+        with translated(folder, owner):
             make_folder(folder)
-            self._lock = lock_folder(folder)
+            self._lock = lock_folder(folder, owner)
         try:
-            with translated(folder):
-                check_manifest(folder)
-                cut_torn_write(folder)
-            self._database = _open(folder, archive_wal)
+            with translated(folder, owner):
+                check_manifest(folder, owner)
+                cut_torn_write(folder, owner)
+            self._database = _open(folder, owner, archive_wal)
         except BaseException:
             self._lock.close()
             raise
@@ -73,7 +72,7 @@ class Rocks:
 
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Get the values of some keys, in their order."""
-        with translated(self.folder):
+        with translated(self.folder, self._owner):
             return cast(list[bytes | None], self._database.get(list(keys))) if keys else []
 
     def write(self, changes: Iterable[Change], *, dropped: tuple[bytes, bytes] | None = None) -> None:
@@ -90,7 +89,7 @@ class Rocks:
         options = WriteOptions()
         options.no_slowdown = True
         changes = list(changes)
-        with translated(self.folder):
+        with translated(self.folder, self._owner):
             began: float | None = None
             # A batch that was refused is used up, too.
             while not self._try_to_write(_batch(changes, dropped), options):
@@ -100,7 +99,8 @@ class Rocks:
                 if errors > self._errors or time.monotonic() - began > _STALL_S:
                     self._errors = errors
                     room = shutil.disk_usage(self.folder).free
-                    raise unusable(self.folder, "its tables cannot be written", full=room < _WRITE_BUFFER_BYTES)
+                    full = room < _WRITE_BUFFER_BYTES
+                    raise self._owner.unusable(self.folder, "its tables cannot be written", full=full)
                 time.sleep(_STALL_LOOK_S)
         return self.position
 
@@ -111,9 +111,9 @@ class Rocks:
                 return
             # What a sync has not brought to the disk, the next one does not: the kernel tells of it once.
             if self._unsynced:
-                raise unusable(self.folder, "its log could not be synced before")
+                raise self._owner.unusable(self.folder, "its log could not be synced before", full=False)
             reached, self._unsynced = self.position, True
-            with translated(self.folder):
+            with translated(self.folder, self._owner):
                 self._database.flush_wal(sync=True)
             self.refuse_removed()
             self._synced, self._unsynced = reached, False
@@ -123,10 +123,8 @@ class Rocks:
         with suppress(OSError):
             if self._lock is None or os.path.samestat(os.stat(self.folder / LOCK), os.fstat(self._lock.fileno())):
                 return
-        raise Corrupt(
-            f"the folder {self.folder} was removed, moved or replaced while its database was open",
-            code="keyed.removed",
-            hint="stop what has it open, then put the folder back",
+        raise self._owner.removed(
+            f"the folder {self.folder} was removed, moved or replaced while its database was open"
         )
 
     def _try_to_write(self, batch: WriteBatch, options: WriteOptions) -> bool:
@@ -145,13 +143,13 @@ class Rocks:
 
         options = ReadOptions()
         options.set_iterate_upper_bound(end)
-        with translated(self.folder):
+        with translated(self.folder, self._owner):
             cursor = self._database.iter(options)
         return self._go_through(cursor, begin, options)
 
     def _go_through(self, cursor: RdictIter, begin: bytes, options: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         # The cursor refers to the bytes of its bound, which are the options': these must live for as long.
-        with translated(self.folder):
+        with translated(self.folder, self._owner):
             cursor.seek(begin)
             while cursor.valid():
                 yield cast(bytes, cursor.key()), cast(bytes, cursor.value())
@@ -163,7 +161,7 @@ class Rocks:
         """Make a copy of the database as it is now, of hard links where the disk is the same."""
         from rocksdict import Checkpoint  # noqa: PLC0415
 
-        with translated(self.folder):
+        with translated(self.folder, self._owner):
             folder.parent.mkdir(parents=True, exist_ok=True)
             Checkpoint(self._database).create_checkpoint(str(folder))
 
@@ -174,11 +172,11 @@ class Rocks:
         try:
             if self._lock is not None and not self._unsynced:
                 self.sync(self.position)  # for a thread that has written, and not synced yet
-            with self._syncing, translated(self.folder):
+            with self._syncing, translated(self.folder, self._owner):
                 self._database.close()
         finally:
             # One that could not close is closed when nobody has it any more.
-            self._database = cast(Any, _Closed(self.folder))
+            self._database = cast(Any, _Closed(self.folder, self._owner))
             if self._lock is not None:
                 self._lock.close()
 
@@ -186,15 +184,11 @@ class Rocks:
 class _Closed:
     """In the place of a database that was closed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, owner: Owner) -> None:
+        self._folder, self._owner = folder, owner
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise InvalidInput(
-            f"the database in {self._folder} was closed",
-            code="pipeline.ended",
-            hint="open it again: it goes on with all that was written",
-        )
+        raise self._owner.closed(f"the database in {self._folder} was closed")
 
 
 def _batch(changes: Iterable[Change], dropped: tuple[bytes, bytes] | None) -> WriteBatch:
@@ -211,7 +205,7 @@ def _batch(changes: Iterable[Change], dropped: tuple[bytes, bytes] | None) -> Wr
     return batch
 
 
-def _open(folder: Path, archive_wal: bool) -> Rdict:
+def _open(folder: Path, owner: Owner, archive_wal: bool) -> Rdict:
     from rocksdict import DBRecoveryMode, Rdict  # noqa: PLC0415
 
     options = _options()
@@ -220,14 +214,14 @@ def _open(folder: Path, archive_wal: bool) -> Rdict:
         options.set_wal_ttl_seconds(_KEPT_FOR_S)
     # Whatever is wrong with the log by now is damage: a torn write was cut off.
     options.set_wal_recovery_mode(DBRecoveryMode.absolute_consistency())
-    with translated(folder):
+    with translated(folder, owner):
         return Rdict(str(folder), options, column_families=_families())
 
 
-def _open_read_only(folder: Path, cached: bool) -> Rdict:
+def _open_read_only(folder: Path, owner: Owner, cached: bool) -> Rdict:
     from rocksdict import AccessType, Rdict  # noqa: PLC0415
 
-    with translated(folder):
+    with translated(folder, owner):
         return Rdict(str(folder), _options(), column_families=_families(cached), access_type=AccessType.read_only())
 
 
@@ -285,12 +279,12 @@ def _options(cached: bool = True) -> Options:
     return options
 
 
-def lock_folder(folder: Path) -> BinaryIO:
+def lock_folder(folder: Path, owner: Owner) -> BinaryIO:
     """Lock a folder until the file is closed, before its log is looked at; RocksDB's own lock comes only after that."""
     lock = open(folder / LOCK, "ab")  # noqa: SIM115 - it is held for as long as the database is open
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         lock.close()
-        raise taken(folder) from None
+        raise taken(folder, owner) from None
     return lock

@@ -1,78 +1,70 @@
-"""What RocksDB, or the disk below it, has to say of a folder, in our own words."""
+"""What RocksDB, or the disk below it, has to say of a folder, as an error of whoever owns the database."""
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable, Unsupported
+from ..errors import SlackwaterError
 
 # RocksDB's binding tells errors by words alone.
 _FULL = ("No space left", "Disk quota exceeded")
+# Given a message, and details by name.
+Error = Callable[..., SlackwaterError]
 
 
-def is_full(error: OSError) -> bool:
-    """Tell whether the disk, or what this user may take of it, is full."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+class Owner(NamedTuple):
+    """Whose database it is: the errors that it has for what may happen, each with a code and a hint of its own."""
+
+    taken: Error
+    unavailable: Error
+    full: Error
+    removed: Error
+    damaged: Error
+    log_damaged: Error
+    log_missing: Error
+    unreadable: Error
+    closed: Error
+
+    def unusable(self, path: Path, why: str, *, full: bool) -> SlackwaterError:
+        return (self.full if full else self.unavailable)(f"{path} cannot be read or written: {why}")
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(path: Path, owner: Owner) -> Iterator[None]:
     """Raise errors of ours for those of the disk."""
     try:
         yield
     except OSError as error:
-        raise unusable(folder, error.strerror or "unknown", full=is_full(error)) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise owner.unusable(path, error.strerror or "unknown", full=full) from error
 
 
 @contextmanager
-def translated(folder: Path) -> Iterator[None]:
+def translated(folder: Path, owner: Owner) -> Iterator[None]:
     """Raise errors of ours for those of RocksDB, whose binding knows but one class of them, and of the disk."""
     try:
-        with disk_errors(folder):
+        with disk_errors(folder, owner):
             yield
     except (SlackwaterError, ImportError):
         raise
     except Exception as error:
-        raise _translate(folder, error) from error
+        raise _translate(folder, str(error), owner) from error
 
 
-def _translate(folder: Path, error: Exception) -> SlackwaterError:
-    text = str(error)
+def _translate(folder: Path, text: str, owner: Owner) -> SlackwaterError:
+    first_line = text.splitlines()[0][:300]
     if text.startswith("Corruption"):
-        return Corrupt(
-            f"the database in {folder} is damaged: {_first_line(text)}",
-            code="keyed.damaged",
-            hint="restore a checkpoint of it, or the folder from a copy",
-        )
+        return owner.damaged(f"the database in {folder} is damaged: {first_line}")
     if "lock" in text.lower() and "LOCK" in text:
-        return taken(folder)
+        return taken(folder, owner)
     if text.startswith("Not implemented") or "No such file or directory" in text:
-        return Unsupported(
-            f"{folder} cannot be opened as a database: {_first_line(text)}",
-            code="keyed.unreadable",
-            hint="see that the folder is the one that a keyed state was in",
-        )
-    return unusable(folder, _first_line(text), full=any(words in text for words in _FULL))
+        return owner.unreadable(f"{folder} cannot be opened as a database: {first_line}")
+    return owner.unusable(folder, first_line, full=any(words in text for words in _FULL))
 
 
-def _first_line(text: str) -> str:
-    return text.splitlines()[0][:300]
-
-
-def taken(folder: Path) -> Conflict:
-    return Conflict(
-        f"the database in {folder} is open in another process, or twice in this one",
-        code="keyed.taken",
-        hint="stop the other one; two writers would spoil each other's work",
-    )
-
-
-def unusable(folder: Path, why: str, *, full: bool = False) -> Unavailable:
-    return Unavailable(
-        f"the database in {folder} cannot be read or written: {why}",
-        code="keyed.full" if full else "keyed.unavailable",
-        hint="see that this user may write there and that the disk has room, then open it again",
-    )
+def taken(folder: Path, owner: Owner) -> SlackwaterError:
+    return owner.taken(f"the database in {folder} is open in another process, or twice in this one")

@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from ..errors import Corrupt
 from ..store.files import sync
-from .wal import find_end
+from .errors import Owner
+from .wal import Damage, find_end
 
 _MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 _LOG = re.compile(r"[0-9]+\.log")
@@ -19,7 +19,7 @@ _OPENED = "IDENTITY"
 _AFTER_LOG = re.compile(r"[0-9]+\.sst|OPTIONS-[0-9]+|MANIFEST-(?!0*1$)[0-9]+")
 
 
-def check_manifest(folder: Path) -> None:
+def check_manifest(folder: Path, owner: Owner) -> None:
     """See that the list of tables is sound: RocksDB takes a damaged length for its end, and deletes what is not listed.
 
     It has the form of a log. What a crash has torn off its end was never relied on.
@@ -30,31 +30,31 @@ def check_manifest(folder: Path) -> None:
         name = current.read_text(encoding="ascii", errors="replace").strip()
         listed = folder / name if _MANIFEST.fullmatch(name) else None
         if listed is not None and listed.exists():
-            find_end(listed.read_bytes(), str(listed))
+            _find_end(listed, owner)
 
 
-def cut_torn_write(folder: Path) -> None:
+def cut_torn_write(folder: Path, owner: Owner) -> None:
     """Cut a write that a crash has torn off the log's end; see that all else of the log is sound."""
     names = os.listdir(folder)
     # By number: a seventh digit comes before the others in the alphabet.
     logs = sorted((folder / name for name in names if _LOG.fullmatch(name)), key=lambda log: int(log.stem))
     if not logs and _OPENED in names and any(map(_AFTER_LOG.fullmatch, names)):
-        raise Corrupt(
-            f"the write-ahead log in {folder} is missing",
-            code="keyed.wal_missing",
-            hint="restore the newest checkpoint of it, or the folder from a copy; what came after that is lost",
-        )
+        raise owner.log_missing(f"the write-ahead log in {folder} is missing")
     for log in logs:
         size = log.stat().st_size
-        end = find_end(log.read_bytes(), str(log)) if size else 0
+        end = _find_end(log, owner) if size else 0
         if end < size:
             if log != logs[-1] and any(log.read_bytes()[end:]):
-                raise Corrupt(
-                    f"the write-ahead log {log} ends in a torn write, and another comes after it",
-                    code="keyed.wal_damaged",
-                    hint="restore the newest checkpoint of it, or the folder from a copy; what came after is lost",
-                    offset=end,
-                )
+                said = f"the write-ahead log {log} ends in a torn write, and another comes after it"
+                raise owner.log_damaged(said, offset=end)
             with open(log, "r+b") as opened:
                 opened.truncate(end)
                 sync(opened.fileno())
+
+
+def _find_end(log: Path, owner: Owner) -> int:
+    try:
+        return find_end(log.read_bytes())
+    except Damage as damage:
+        said = f"the log {log} is damaged at byte {damage.at}, and what was acknowledged there cannot be read"
+        raise owner.log_damaged(said, offset=damage.at) from None

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from ..errors import Corrupt
-
 BLOCK_BYTES = 32 * 1024
 HEADER_BYTES = 7
 # What a disk writes or does not write at power loss, at the least.
@@ -26,16 +24,24 @@ _MASK = 0xA282EAD8
 _TYPE = re.compile(rb"[\x01-\x04]")
 
 
+class Damage(Exception):
+    """The log is damaged at a byte."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(at)
+        self.at = at
+
+
 class _Fragment(NamedTuple):
     crc: int
     length: int
     kind: int
 
 
-def find_end(data: bytes, name: str) -> int:
+def find_end(data: bytes) -> int:
     """Find where the sound part of a log ends: its size, or the beginning of a write that was torn.
 
-    Damage is :class:`Corrupt`: something sound comes after it, or it cannot have come from a write that was cut short.
+    Damage is :class:`Damage`: something sound comes after it, or it cannot have come from a write that was cut short.
     """
     at = end = 0
     inside = False
@@ -43,20 +49,20 @@ def find_end(data: bytes, name: str) -> int:
         room = BLOCK_BYTES - at % BLOCK_BYTES
         if room < HEADER_BYTES:
             if any(data[at : at + room]):
-                raise _damaged(name, at)
+                raise Damage(at)
             at += room
             continue
         found = _fragment(data, at)
         if found is None or not _is_sound(data, at, found):
             break
         if found.kind in (_FULL, _FIRST) if inside else found.kind in (_MIDDLE, _LAST):
-            raise _damaged(name, at)
+            raise Damage(at)
         inside = found.kind in (_FIRST, _MIDDLE)
         at += HEADER_BYTES + found.length
         if not inside:
             end = at
     if at < len(data) and not _is_torn(data, at):
-        raise _damaged(name, at)
+        raise Damage(at)
     return end
 
 
@@ -110,12 +116,3 @@ def _is_sound_somewhere(data: bytes, at: int) -> bool:
 def _masked(content: bytes) -> int:
     crc = crc32c(content)
     return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
-
-
-def _damaged(name: str, at: int) -> Corrupt:
-    return Corrupt(
-        f"the log {name} is damaged at byte {at}, and what was acknowledged there cannot be read",
-        code="keyed.wal_damaged",
-        hint="restore the newest checkpoint of it, or the folder from a copy; what came after that is lost",
-        offset=at,
-    )

@@ -12,10 +12,8 @@ from ..failpoints import reach
 from ..formats.manifest import SourcePosition
 from ..formats.positions import note_acknowledged, positions_of
 from ..formats.state import LiveCheckpoint, State
-from ..inboxes import format as documents
-from ..inboxes.documents import replace_document
-from ..inboxes.format import COVERED_FILE, Covered
-from ..inboxes.reader import read_covered, read_published
+from ..inboxes.documents import Covered
+from ..inboxes.files import read_covered, read_published, write_covered
 from ..protocol.verified_reads import load_manifest
 from ..store import Store
 from .inboxes_read import refuse_others
@@ -77,8 +75,7 @@ class Acknowledgements:
         refuse_others({inbox: folder}, state.uid)
         covered = read_covered(folder)
         if covered is None or covered.position < position:
-            document = Covered(inbox=inbox, position=position, pipeline=state.uid)
-            replace_document(folder / COVERED_FILE, documents.encode(document))
+            write_covered(folder, Covered(inbox=inbox, position=position, pipeline=state.uid))
             reach("acknowledge.after")
         self._said[inbox] = position
 

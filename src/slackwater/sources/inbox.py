@@ -21,7 +21,8 @@ from pyspark.sql.streaming.datasource import (
 
 from ..errors import InvalidInput, Unsupported
 from ..formats.positions import KIND
-from ..inboxes.reader import Message, check_range, read_messages, read_published
+from ..inboxes.files import read_published
+from ..inboxes.reader import Message, check_range, read_messages
 from .inboxes_read import remember
 
 if TYPE_CHECKING:

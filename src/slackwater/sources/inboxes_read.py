@@ -11,8 +11,9 @@ import msgspec
 from ..errors import Conflict
 from ..formats.manifest import Manifest
 from ..formats.positions import KIND, positions_of
-from ..inboxes.format import COVERED_FILE
-from ..inboxes.reader import check_range, read_covered, read_published
+from ..inboxes.documents import COVERED_FILE
+from ..inboxes.files import read_covered, read_published
+from ..inboxes.reader import check_range
 from ..spark.logical import leaves_of, source_type
 
 if TYPE_CHECKING:

@@ -86,26 +86,20 @@ class Disk:
         return self._in_made_folder(tuple(folders), publish)
 
     def list(self, prefix: str, after: str | None) -> Sequence[tuple[str, int]]:
-        try:
-            folder = self._open_folder(_parts(prefix))
-        except (FileNotFoundError, NotADirectoryError):
+        if (folder := self._find_folder(prefix)) is None:
             return []
         return list(_walk(folder, prefix, after))
 
     def list_names(self, prefix: str, after: str | None) -> Sequence[str]:
         """Name all that is right below a folder and no folder itself; most file systems tell both in one listing."""
-        try:
-            folder = self._open_folder(_parts(prefix))
-        except (FileNotFoundError, NotADirectoryError):
+        if (folder := self._find_folder(prefix)) is None:
             return []
         with _closing(folder), os.scandir(folder) as entries:
             wanted = entries if after is None else (entry for entry in entries if entry.name > after)
             return _visible([entry.name for entry in wanted if not entry.is_dir(follow_symlinks=False)])
 
     def list_folders(self, prefix: str) -> Sequence[str]:
-        try:
-            folder = self._open_folder(_parts(prefix))
-        except (FileNotFoundError, NotADirectoryError):
+        if (folder := self._find_folder(prefix)) is None:
             return []
         with _closing(folder), os.scandir(folder) as entries:
             return _visible([entry.name for entry in entries if entry.is_dir(follow_symlinks=False)])
@@ -120,9 +114,7 @@ class Disk:
 
     def remove_unfinished(self, prefix: str) -> int:
         """Delete the hidden files that writers have made, by their names; nobody else's have such a name."""
-        try:
-            folder = self._open_folder(_parts(prefix))
-        except (FileNotFoundError, NotADirectoryError):
+        if (folder := self._find_folder(prefix)) is None:
             return 0
         found = list(_walk_unfinished(folder, prefix))
         self.delete(found)
@@ -168,6 +160,11 @@ class Disk:
         folder = self._open_folder(tuple(folders))
         with _closing(folder):
             yield folder, name
+
+    def _find_folder(self, prefix: str) -> int | None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return self._open_folder(_parts(prefix))
+        return None
 
     def _open_folder(self, folders: tuple[str, ...]) -> int:
         folder = os.open(self._root, _FOLDER)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import random
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +16,6 @@ from obstore import exceptions as foreign
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
 from ..settings import MIB
-from .retries import until_answered
 from .translation import is_broken, no_conditional_put
 from .verbs import Buffer, Stream, size_of
 
@@ -24,6 +25,7 @@ ONE_PUT_BYTES = 8 * MIB
 PART_BYTES = 8 * MIB
 _PARTS_AT_ONCE = 3
 _BY_PARTS_AT_ONCE = 2
+_LONGEST_PAUSE_S = 2.0
 _T = TypeVar("_T")
 
 
@@ -165,3 +167,16 @@ def _cut(buffers: Iterable[Buffer]) -> Iterator[memoryview]:
         view = memoryview(buffer).cast("B")
         for start in range(0, len(view), PART_BYTES):
             yield view[start : start + PART_BYTES]
+
+
+def until_answered(ask: Callable[[], _T], total_timeout_s: float, broke: Callable[[Exception], bool]) -> _T:
+    """Ask again, until an answer comes or the time is up; only for what does no harm when it is done twice."""
+    deadline, pause_s = time.monotonic() + total_timeout_s, 0.1
+    while True:
+        try:
+            return ask()
+        except Exception as error:
+            if not broke(error) or time.monotonic() + pause_s > deadline:
+                raise
+        time.sleep(random.uniform(pause_s / 2, pause_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -66,7 +66,7 @@ class Permissions(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[str]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a probe has seen. ``left`` has the keys that it could not remove."""
 
     url: str
@@ -102,7 +102,7 @@ def name_folder() -> str:
     return f"_probe-{secrets.token_hex(8)}/"
 
 
-def probe(store: Store, folder: str | None = None, *, pause: Callable[[], None] = lambda: None) -> Report:
+def probe(store: Store, folder: str | None = None, *, pause: Callable[[], None] = lambda: None) -> ProbeResult:
     """Try all that the protocol needs below a folder of the probe's own, and remove what was written.
 
     ``store`` comes from ``open_unproven``. ``pause`` is called before every request but those that remove: what it
@@ -115,7 +115,7 @@ def probe(store: Store, folder: str | None = None, *, pause: Callable[[], None] 
             checks = [trial.check(*row) for row in _CHECKS]
         finally:
             left = trial.remove()
-    return Report(
+    return ProbeResult(
         url=store.url,
         checks=checks,
         permissions=trial.permissions(),

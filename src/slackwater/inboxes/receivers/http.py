@@ -11,23 +11,23 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from ...errors import Conflict, InvalidInput, SlackwaterError, Unavailable
 from ...network import format_address, is_loopback, parse_address
 from ...settings import KIB, MIB
-from ..batch import Appended
+from ..group_commit import Appended
 from ..inbox import Inbox
-from .bearer import TOKEN_VARIABLE
 from .http_bodies import HttpLimits, TooLarge, describe, split, too_large
-from .stopping import Stop, run_until_stopped
-
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import Response
+from .http_connections import Seldom, limit_connections
+from .process import TOKEN_VARIABLE, Stop, run_until_stopped
 
 _KEY = re.compile(rb"[\x20-\x7e]{1,256}")
 # Of all requests at once, from the first byte of a body that is read until its messages are durable.
@@ -42,7 +42,7 @@ _ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
     "receive.too_slow": (408, {"Connection": "close"}),
     "inbox.key_reused": (422, {}),
     "inbox.full": (429, {"Retry-After": "1"}),
-    "keyed.full": (507, {"Retry-After": "5"}),
+    "inbox.disk_full": (507, {"Retry-After": "5"}),
 }
 # Of a body that is refused: beyond this its sender meets a connection that is closed.
 _THROWN_AWAY_BYTES = 64 * MIB
@@ -114,9 +114,6 @@ class HttpReceiver:
         self._memory = _Memory(max(_MEMORY_BYTES, largest_bytes))
 
     def app(self) -> Starlette:
-        from starlette.applications import Starlette  # noqa: PLC0415 - an extra
-        from starlette.routing import Route  # noqa: PLC0415
-
         return Starlette(
             routes=[
                 Route("/", self.receive, methods=["POST"]),
@@ -127,8 +124,6 @@ class HttpReceiver:
 
     async def receive(self, request: Request) -> Response:
         """Answer when every message of the request is durable; else none of them is taken."""
-        from starlette.requests import ClientDisconnect  # noqa: PLC0415
-
         if (refusal := self._turn_away(request)) is not None:
             return await self._after_its_body(request, refusal)
         try:
@@ -158,8 +153,6 @@ class HttpReceiver:
 
         Not one that asks first (Expect), and none for ever.
         """
-        from starlette.requests import ClientDisconnect  # noqa: PLC0415
-
         if "expect" not in request.headers:
             thrown_away = 0
             with suppress(ClientDisconnect, RuntimeError, TimeoutError):  # a RuntimeError: it was read before
@@ -266,8 +259,6 @@ def _parse_key(given: list[str]) -> bytes | None:
 
 
 def _answer(status: int, content: Any, headers: dict[str, str] | None = None) -> Response:
-    from starlette.responses import Response  # noqa: PLC0415
-
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
@@ -327,10 +318,6 @@ def serve(
     ready: Callable[[], None] = lambda: None,
 ) -> int | None:
     """Receive at a socket until a signal comes, and return it."""
-    import uvicorn  # noqa: PLC0415 - an extra
-
-    from .http_connections import Seldom, limit_connections  # noqa: PLC0415
-
     limits = limits or HttpLimits()
     config = uvicorn.Config(
         HttpReceiver(inbox, limits, token=token).app(),

@@ -12,21 +12,22 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
+from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from ...errors import InvalidInput, SlackwaterError, Unavailable
 from ...settings import MIB
-from ..batch import Appended, Session
+from ..group_commit import Appended, Session
 from ..inbox import STOPPED, Inbox
 from ..layout import position_key
 from .messages import find_position
-from .stopping import Stop, run_until_stopped
-
-if TYPE_CHECKING:
-    from .websocket_connection import Connection
+from .process import Stop, run_until_stopped
 
 logger = logging.getLogger("slackwater")
 
@@ -61,9 +62,6 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_url(url: str) -> str:
     """Refuse what is no WebSocket address, before anything is opened."""
-    from websockets.exceptions import InvalidURI  # noqa: PLC0415 - an extra
-    from websockets.uri import parse_uri  # noqa: PLC0415
-
     try:
         sound = bool(parse_uri(url).host.encode("idna"))
     except (ValueError, InvalidURI):
@@ -97,6 +95,20 @@ def fill(template: str, position: str) -> str:
     '{"op": "sub", "after": "a\\\\"b"}'
     """
     return template.replace(POSITION, json.dumps(position)[1:-1])
+
+
+class _Connection(ClientConnection):
+    """A connection that knows when it last heard of the server."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        # By the loop's clock; pongs count, and what comes while it is being closed, and is not taken, does not.
+        self.heard_at_s = self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        if self.protocol.state not in (State.CLOSING, State.CLOSED):
+            self.heard_at_s = self.loop.time()
+        super().data_received(data)
 
 
 class _Pending(msgspec.Struct):
@@ -146,8 +158,6 @@ class WebSocketReceiver:
 
     async def _connected(self) -> str:
         """Receive over one connection; return why it ended."""
-        from websockets.exceptions import WebSocketException  # noqa: PLC0415
-
         position = self._inbox.description.token or self._subscription.first_position
         self._some = self._placed = False
         until_ms: int | None = None
@@ -169,11 +179,7 @@ class WebSocketReceiver:
             await self._say(partial(self._inbox.end_receiving, why, until_ms))
         return why
 
-    async def _connect(self, position: str) -> Connection:
-        from websockets.asyncio.client import connect  # noqa: PLC0415
-
-        from .websocket_connection import Connection  # noqa: PLC0415
-
+    async def _connect(self, position: str) -> _Connection:
         secret = self._subscription.secret
         connection = await connect(
             self._subscription.url.replace(POSITION, quote(position, safe="")),
@@ -183,14 +189,12 @@ class WebSocketReceiver:
             ping_interval=_PING_S,
             ping_timeout=None,  # _watch is for that
             close_timeout=_CLOSE_S,
-            create_connection=Connection,
+            create_connection=_Connection,
         )
-        return cast(Connection, connection)
+        return cast(_Connection, connection)
 
-    async def _follow(self, connection: Connection, position: str) -> tuple[str, int | None]:
+    async def _follow(self, connection: _Connection, position: str) -> tuple[str, int | None]:
         """Subscribe, and take what comes until it ends; return why, and until when messages were received, if any."""
-        from websockets.exceptions import ConnectionClosed  # noqa: PLC0415
-
         address = without_secrets(self._subscription.url)
         began_at_ms: int | None = None
         asked = asyncio.create_task(self._stop.asked.wait())
@@ -228,7 +232,7 @@ class WebSocketReceiver:
             asked.cancel()
             watching.cancel()
 
-    async def _watch(self, connection: Connection) -> None:
+    async def _watch(self, connection: _Connection) -> None:
         """Break a connection over which nothing comes, not even a pong, unless it is we who do not read."""
         loop = asyncio.get_running_loop()
         while loop.time() - max(connection.heard_at_s, self._reading_since_s) < 2 * _PING_S:

@@ -18,7 +18,7 @@ from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem, PyFileSystem
 
 from ...errors import InvalidInput, Unavailable, Unsupported
-from ...store.retries import until_answered
+from ...store.objects import until_answered
 from ...store.translation import is_broken
 from ..descriptors import StagedFile
 from ..target import Target, check_path, unavailable

@@ -5,20 +5,45 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
 from ..rocks.database import Change, Rocks
-from . import format as documents
-from . import layout
-from .format import Description, Gap
-from .limits import Limits
+from ..settings import MIB
+from . import documents, layout
+from .documents import Description, Gap
 
 KILLED = "the receiver ended without a word: it was killed, or its machine went down"
 _KEYS_AT_ONCE = 10_000
 _MAX_GAPS = 1_000
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much an inbox takes before it lets senders wait."""
+
+    max_messages: int = 100_000_000
+    max_bytes: int = 16 * 1024 * MIB
+    # Of what waits to become durable.
+    max_waiting_bytes: int = 64 * MIB
+    max_keys: int = 10_000_000
+    # A key is known for at least so long, in the time that receivers ran, and until what it names is covered.
+    keep_keys_s: float = 3600.0
+    # When nothing comes, that the receiver is there is written down so often.
+    heartbeat_s: float = 5.0
+
+    def refuse(self, known: Description, messages: int, size_bytes: int, *, keyed: bool) -> Unavailable | None:
+        """Tell why messages have to wait, if they have to."""
+        if known.held + messages > self.max_messages or known.held_bytes + size_bytes > self.max_bytes:
+            return full(f"{known.held} messages of {known.held_bytes} bytes wait for a pipeline to cover them")
+        if keyed and known.keys_held >= self.max_keys:
+            return full(
+                f"as many keys are remembered as may be ({known.keys_held})",
+                hint=f"send it again later: a key is forgotten {self.keep_keys_s:g} s after it came, once what it "
+                "names is covered; --keep-keys and --max-keys of the receiver are the limits",
+            )
+        return None
 
 
 class Appended(msgspec.Struct, frozen=True):
@@ -52,12 +77,14 @@ class Presence(msgspec.Struct):
     away: str | None
     done: Future[None]
     since_ms: int | None = None
+    messages: ClassVar[Sequence[bytes]] = ()
+    size_bytes: ClassVar[int] = 0
 
 
 Work = Append | Presence
 
 
-class Batch:
+class GroupCommit:
     """The changes of one group, made up before any of them is written."""
 
     def __init__(self, rocks: Rocks, description: Description, limits: Limits, now_ms: int, uptime_ms: int) -> None:
@@ -74,9 +101,9 @@ class Batch:
     def _set(self, **changes: Any) -> None:
         self.description = msgspec.structs.replace(self.description, **changes)
 
-    def count(self, *, garbage: int, oversized: int) -> None:
-        known = self.description
-        self._set(garbage=known.garbage + garbage, oversized=known.oversized + oversized)
+    def note_refused(self, garbage: int, oversized: int) -> None:
+        """Note how many messages were ever refused."""
+        self._set(garbage=garbage, oversized=oversized)
 
     def find(self, appends: Sequence[Append]) -> None:
         """Look up all keys of the group at once."""
@@ -226,3 +253,7 @@ def _reused() -> Conflict:
         code="inbox.key_reused",
         hint="give each request a key of its own, and a repeated one the same key and content",
     )
+
+
+def full(why: str, hint: str = "send it again later; see that the pipeline runs and makes checkpoints") -> Unavailable:
+    return Unavailable(f"the inbox takes no more at the moment: {why}", code="inbox.full", hint=hint)

@@ -1,8 +1,9 @@
-"""How a receiver ends: by a signal, or because its inbox has failed."""
+"""A receiver as a program: its token from the environment; its end by a signal, or because its inbox has failed."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,9 +13,15 @@ from typing import Any
 from ...errors import SlackwaterError
 from ..inbox import Inbox
 
+# The bearer token that a receiver wants, or says to its upstream.
+TOKEN_VARIABLE = "SLACKWATER_RECEIVE_TOKEN"
 _LOOK_S = 0.2
 # One Ctrl-C may come twice, to the program and to its group. A later one is from somebody who does not want to wait.
 _ONE_SIGNAL_S = 2.0
+
+
+def read_token() -> str | None:
+    return os.environ.get(TOKEN_VARIABLE) or None
 
 
 class Stop:
