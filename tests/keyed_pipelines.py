@@ -9,16 +9,24 @@ import time
 from pathlib import Path
 from typing import Any
 
+import click
+
+from slackwater.cli import restore as cli_restore
 from slackwater.keyed.checkpoints import KeyedCheckpoints
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
+from slackwater.ops.keyed import keyed_checkpoints
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 
 
+def url_of(folder: Path) -> str:
+    return str(folder / "store" / "counts")
+
+
 def config_of(folder: Path, **fields: Any) -> CheckpointConfig:
-    return CheckpointConfig(folder / "store" / "counts", **fields)
+    return CheckpointConfig(url_of(folder), **fields)
 
 
 def content(folder: Path, **fields: Any) -> dict[bytes, bytes]:
@@ -32,8 +40,24 @@ def forget_local(folder: Path) -> None:
 
 
 def sound(folder: Path) -> bool:
-    pipeline = read_pipeline(str(folder / "store" / "counts"))
+    pipeline = read_pipeline(url_of(folder))
     return verify(pipeline, pipeline.state.live, read_data=True).sound
+
+
+def listed(folder: Path) -> list[int]:
+    """Name the epochs that are kept, newest first."""
+    return [made.epoch for made in keyed_checkpoints(url_of(folder))]
+
+
+def ask(command: click.Command, url: str, *args: object) -> None:
+    """Run a command in this process; what it refuses is raised."""
+    command.main([url, *map(str, args)], standalone_mode=False)
+
+
+def restore(url: str, epoch: int, directory: Path) -> Path:
+    """Restore a checkpoint into a directory; return the folder of its keyed state."""
+    ask(cli_restore.command, url, "--at", epoch, "--to", directory)
+    return directory / "keyed" / "state"
 
 
 def fill(counts: KeyedCheckpoints, keys: Any, size: int = 100) -> None:

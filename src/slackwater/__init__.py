@@ -11,7 +11,10 @@ from .extras import needed_for
 if TYPE_CHECKING:
     from .keyed.config import CheckpointConfig
     from .keyed.opening import open_keyed
+    from .keyed.state import KeyedState
+    from .keyed.vnodes import vnode_of
     from .ops.adopt import adopt
+    from .ops.keyed import keyed_checkpoints, outside_state
     from .ops.repair import plan_repair, repair
     from .ops.rollback import plan_rollback, rollback
     from .program import open_pipeline
@@ -41,6 +44,7 @@ __all__ = [
     "FileSink",
     "FunctionSink",
     "InvalidInput",
+    "KeyedState",
     "NotFound",
     "Settings",
     "SlackwaterError",
@@ -49,8 +53,10 @@ __all__ = [
     "Unsupported",
     "adopt",
     "inbox",
+    "keyed_checkpoints",
     "open_keyed",
     "open_pipeline",
+    "outside_state",
     "plan_repair",
     "plan_rollback",
     "read_committed",
@@ -58,6 +64,7 @@ __all__ = [
     "rollback",
     "session",
     "table",
+    "vnode_of",
     "writeStream",
 ]
 
@@ -70,12 +77,15 @@ _LAZY = {
     "FileFeed": ".tables.file_feed",
     "FileSink": ".sinks.files.sink",
     "FunctionSink": ".sinks.function",
+    "KeyedState": ".keyed.state",
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
     "inbox": ".sources.inbox",
+    "keyed_checkpoints": ".ops.keyed",
     "open_keyed": ".keyed.opening",
     "open_pipeline": ".program",
+    "outside_state": ".ops.keyed",
     "plan_repair": ".ops.repair",
     "plan_rollback": ".ops.rollback",
     "read_committed": ".sinks.files.reader",
@@ -83,6 +93,7 @@ _LAZY = {
     "rollback": ".ops.rollback",
     "session": ".spark.session",
     "table": ".tables.table",
+    "vnode_of": ".keyed.vnodes",
     "writeStream": ".streaming.writer",
 }
 # Beside pyspark and what comes with it.

@@ -27,7 +27,7 @@ from slackwater.formats.manifest import SourcePosition
 from slackwater.inboxes.reader import read_published
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.inboxes.files import read_published
-from slackwater.ops.pipelines import open_pipeline
+from slackwater.ops.pipelines import read_pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from slackwater.settings import Settings
 pipeline, folder = read_pipeline(sys.argv[1], Settings()), Path(sys.argv[2])

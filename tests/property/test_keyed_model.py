@@ -15,12 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import slackwater as sw
 from slackwater import failpoints
+from slackwater.cli import forget
 from slackwater.keyed.checkpoints import KeyedCheckpoints
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
+from tests.keyed_pipelines import ask, restore
 
 KEYS = st.integers(0, 30).map(lambda number: b"%d" % number)
 VALUES = st.binary(max_size=200)
@@ -79,7 +81,7 @@ class KeyedModel(RuleBasedStateMachine):
         made = self.counts.create_checkpoint(state)
         self.count()
         assert (made.epoch, made.key_count) == (self.epoch, len(self.content))
-        assert state is None or self.counts.load_state(made.epoch) == state
+        assert state is None or sw.outside_state(self.counts.url, made.epoch) == state
         assert not self.counts.should_checkpoint()
 
     @rule(point=st.sampled_from(BEFORE + AFTER))
@@ -147,7 +149,7 @@ class KeyedModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def restore_older(self, data: st.DataObject) -> None:
         epoch = data.draw(st.sampled_from(self.branch))
-        folder = self.counts.restore(epoch, self.root / "restored")
+        folder = restore(self.counts.url, epoch, self.root / "restored")
         restored = KeyedState(folder, read_only=True)
         assert (dict(restored.scan()), row_of(restored)) == self.saved[epoch]
         restored.close()
@@ -157,7 +159,7 @@ class KeyedModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def forget_one(self, data: st.DataObject) -> None:
         epoch = data.draw(st.sampled_from(self.branch[:-1]))
-        self.counts.delete_checkpoint(epoch)
+        ask(forget.command, self.counts.url, epoch)
         self.branch.remove(epoch)
 
     @invariant()
@@ -168,7 +170,7 @@ class KeyedModel(RuleBasedStateMachine):
         assert (self.counts.key_count, row_of(self.counts), self.counts.epoch) == (
             len(self.content), self.row, self.epoch,
         )  # fmt: skip
-        assert [made.epoch for made in self.counts.list_checkpoints() if not made.undone] == self.branch[::-1]
+        assert [made.epoch for made in sw.keyed_checkpoints(self.counts.url) if not made.undone] == self.branch[::-1]
 
     def count(self) -> None:
         self.epoch += 1

@@ -13,6 +13,7 @@ import pytest
 from slackwater.errors import Conflict, InvalidInput, Unavailable
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
+from slackwater.ops.keyed import keyed_checkpoints, outside_state
 from slackwater.settings import Settings
 from tests.services.proxy import LOST_ANSWER, RESET, SLOW_DOWN, in_front_of
 
@@ -24,11 +25,14 @@ def test_a_keyed_state_goes_on_and_comes_back_from_a_server(s3_server: Any, tmp_
     config = CheckpointConfig(url, wal_path=tmp_path / "wal", max_retained=2)
     with open_keyed(config, storage_options=s3_server.options) as counts:
         counts.write([(b"%06d" % n, os.urandom(100)) for n in range(20_000)], offsets={"rows": {"row": "20000"}})
-        counts.create_checkpoint(b"outside")
+        counts.create_checkpoint()
         for number in range(5):
             counts.put(b"n", b"%d" % number)
             made = counts.create_checkpoint()
-        assert made.is_incremental and [one.epoch for one in counts.list_checkpoints()] == [6, 5]
+        listed = keyed_checkpoints(url, storage_options=s3_server.options)
+        assert made.is_incremental and [one.epoch for one in listed] == [6, 5]
+        counts.create_checkpoint(b"outside")
+        assert outside_state(url, storage_options=s3_server.options) == b"outside"
         counts.put(b"n", b"only here")
         before = dict(counts.scan())
     with open_keyed(config, storage_options=s3_server.options) as counts:

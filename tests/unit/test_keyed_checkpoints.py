@@ -17,14 +17,15 @@ from typing import Any
 import pytest
 
 import slackwater as sw
+from slackwater.cli import forget
 from slackwater.formats.keys import manifest_key, record_key
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
+from slackwater.ops import keyed as ops_keyed
 from slackwater.ops.pipelines import read_pipeline
-from slackwater.protocol.verified_reads import load_manifest
 from slackwater.rocks.database import MAX_RUNS
-from tests.keyed_pipelines import config_of, content, fill, forget_local, sound
+from tests.keyed_pipelines import ask, config_of, content, fill, forget_local, listed, restore, sound, url_of
 from tests.pipelines import make_pipeline
 
 
@@ -51,7 +52,7 @@ def test_checkpoint_metadata(opened):
     assert (first.epoch, first.is_incremental, first.parent_id) == (1, False, None)
     assert (second.epoch, second.is_incremental, second.parent_id) == (2, True, first.id)
     assert json.loads(second.to_json())["sst_files"] == second.sst_files != []
-    assert opened.load_metadata(2) == second and opened.load_metadata(first.id) == first
+    assert sw.keyed_checkpoints(opened.url) == [second, first]
 
 
 def test_checkpoint_path(opened, tmp_path):
@@ -62,7 +63,7 @@ def test_checkpoint_path(opened, tmp_path):
 
 
 def test_manager_creation(opened):
-    assert opened.find_latest() is None and opened.epoch == 0 and opened.list_checkpoints() == []
+    assert opened.epoch == 0 and sw.keyed_checkpoints(opened.url) == []
 
 
 def test_manager_create_checkpoint(opened):
@@ -78,13 +79,16 @@ def test_manager_create_checkpoint_with_state(opened):
     offsets = {"source1": {"row": "100"}, "source2": {"orders-0": "200"}}
     made = opened.create_checkpoint(b"test state data", offsets=offsets, watermark_ms=5000)
     assert (made.source_offsets, made.watermark, made.has_state) == (offsets, 5000, True)
-    assert opened.load_state(made.epoch) == b"test state data"
+    assert sw.outside_state(opened.url, made.epoch) == b"test state data"
     large = os.urandom(3_000_000)
-    assert opened.load_state(opened.create_checkpoint(large).id) == large
-    assert opened.load_state(opened.create_checkpoint(b"").epoch) == b""
+    assert sw.outside_state(opened.url, opened.create_checkpoint(large).id) == large
+    assert sw.outside_state(opened.url, opened.create_checkpoint(b"").epoch) == b""
+    opened.savepoint("empty")
+    opened.create_checkpoint()
     with pytest.raises(sw.NotFound) as caught:
-        opened.load_state(opened.create_checkpoint().epoch)
-    assert caught.value.code == "keyed.no_outside_state"
+        sw.outside_state(opened.url)
+    assert caught.value.code == "keyed.no_outside_state" and "restore" in str(caught.value.hint)
+    assert sw.outside_state(opened.url, "empty") == b""
     with pytest.raises(sw.InvalidInput, match="must be bytes"):
         opened.create_checkpoint("text")
 
@@ -94,7 +98,7 @@ def test_manager_list_checkpoints(tmp_path):
         for number in range(5):
             counts.put(b"n", b"%d" % number)
             counts.create_checkpoint()
-        assert [made.epoch for made in counts.list_checkpoints()] == [5, 4, 3, 2, 1]
+        assert listed(tmp_path) == [5, 4, 3, 2, 1]
 
 
 def test_manager_cleanup(tmp_path):
@@ -102,34 +106,32 @@ def test_manager_cleanup(tmp_path):
         for number in range(5):
             counts.put(b"n", b"%d" % number)
             counts.create_checkpoint()
-        assert [made.epoch for made in counts.list_checkpoints()] == [5, 4]
-        counts.savepoint("kept", 4)
+            if number == 3:
+                assert counts.savepoint("kept").epoch == 4
         counts.create_checkpoint()
-        assert counts.cleanup(keep=1) == [5]
-        assert [made.epoch for made in counts.list_checkpoints()] == [6, 4]
-        assert counts.cleanup() == []
-        with pytest.raises(sw.InvalidInput, match="at least 1"):
-            counts.cleanup(keep=0)
+        assert listed(tmp_path) == [6, 5, 4]
+        ask(forget.command, counts.url, "--keep-last", 1)
+        assert listed(tmp_path) == [6, 4]
+        counts.create_checkpoint()  # whoever has it open goes on
+        assert listed(tmp_path) == [7, 6, 4]
     assert sound(tmp_path)
 
 
 def test_manager_find_latest(opened):
-    assert opened.find_latest() is None
-    made = opened.create_checkpoint()
-    assert opened.find_latest() == made
+    for _ in range(2):
+        made = opened.create_checkpoint()
+        assert sw.keyed_checkpoints(opened.url)[0] == made
 
 
 def test_manager_delete_checkpoint(tmp_path):
     with open_keyed(config_of(tmp_path, max_retained=10)) as counts:
         first, second = counts.create_checkpoint(), counts.create_checkpoint()
-        counts.delete_checkpoint(first.epoch)
-        assert [made.id for made in counts.list_checkpoints()] == [second.id]
-        with pytest.raises(sw.NotFound):
-            counts.load_metadata(first.epoch)
+        ask(forget.command, counts.url, first.epoch)
+        assert sw.keyed_checkpoints(counts.url) == [second]
         with pytest.raises(sw.Conflict, match="the newest") as caught:
-            counts.delete_checkpoint(second.epoch)
+            ask(forget.command, counts.url, second.epoch)
         assert caught.value.code == "retire.not_allowed"
-        counts.create_checkpoint()  # which is none of a failure's
+        counts.create_checkpoint()
     assert sound(tmp_path)
 
 
@@ -143,7 +145,7 @@ def test_scan_existing_checkpoints(tmp_path):
     with open_keyed(config_of(tmp_path)) as counts:
         made = [counts.create_checkpoint() for _ in range(3)]
     with open_keyed(config_of(tmp_path)) as counts:
-        assert counts.find_latest() == made[-1] and counts.create_checkpoint().epoch == 4
+        assert sw.keyed_checkpoints(counts.url) == made[::-1] and counts.create_checkpoint().epoch == 4
 
 
 def test_scan_skips_partial_checkpoint_dirs(tmp_path):
@@ -153,7 +155,7 @@ def test_scan_skips_partial_checkpoint_dirs(tmp_path):
         (partial / "operators" / "keyed-state").mkdir(parents=True)
         (partial / "operators" / "keyed-state" / "partition-0.snap").write_bytes(b"cut")
     with open_keyed(config_of(tmp_path)) as counts:
-        assert counts.find_latest() == made, "what no record names does not count"
+        assert sw.keyed_checkpoints(counts.url) == [made], "what no record names does not count"
         assert not list(partial.rglob("*.snap")), "and is swept"
         assert counts.create_checkpoint().epoch == 2
 
@@ -228,9 +230,8 @@ def test_E3_what_a_kept_delta_refers_to_outlives_the_checkpoint_that_stored_it(t
             counts.put(b"n", b"%d" % number)
             newest = counts.create_checkpoint()
         assert newest.is_incremental and set(first.sst_files) & set(newest.sst_files)
-        kept = [made.epoch for made in counts.list_checkpoints()]
         before = dict(counts.scan())
-    assert kept == [5] and sound(tmp_path)
+    assert listed(tmp_path) == [5] and sound(tmp_path)
     forget_local(tmp_path)
     assert content(tmp_path) == before
 
@@ -285,7 +286,7 @@ def test_a_folder_goes_on_after_one_that_was_opened_by_mistake_if_told_so(tmp_pa
 
 
 def newest_manifest(folder: Path) -> Path:
-    state = read_pipeline(str(folder / "store" / "counts")).state
+    state = read_pipeline(url_of(folder)).state
     return folder / "store" / "counts" / manifest_key(state.live[-1].checkpoint_id)
 
 
@@ -302,7 +303,7 @@ def test_E5_a_newest_checkpoint_that_is_empty_is_damage_and_an_older_one_is_take
     assert caught.value.code == "head.damaged"
     with open_keyed(config_of(tmp_path), fallback=True) as counts:
         assert dict(counts.scan()) == {b"a": b"1"} and counts.epoch == 3
-        assert [made.epoch for made in counts.list_checkpoints() if made.problem] == [2]
+        assert [made.epoch for made in sw.keyed_checkpoints(counts.url) if made.problem] == [2]
 
 
 def test_E5_a_damaged_checkpoint_does_not_stop_a_database_that_is_whole_and_is_never_built_upon(tmp_path):
@@ -319,7 +320,7 @@ def test_E5_a_damaged_checkpoint_does_not_stop_a_database_that_is_whole_and_is_n
     with open_keyed(config_of(tmp_path, incremental=False)) as counts:
         assert dict(counts.scan()) == before and counts.should_checkpoint()
         assert not counts.create_checkpoint().is_incremental
-        counts.cleanup(keep=1)
+        ask(forget.command, counts.url, "--keep-last", 1)
     assert sound(tmp_path)
     assert content(tmp_path) == before
 
@@ -333,9 +334,9 @@ def test_E6_a_flipped_bit_of_a_stored_table_or_of_state_from_outside_is_fatal(tm
                 whole = path.read_bytes()
                 path.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
         with pytest.raises(sw.Corrupt):
-            counts.load_state(1)
+            sw.outside_state(counts.url, 1)
         with pytest.raises(sw.Corrupt):
-            counts.restore(1, tmp_path / "out")
+            restore(counts.url, 1, tmp_path / "out")
         assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".out*"))
     forget_local(tmp_path)
     with pytest.raises(sw.Corrupt) as caught:
@@ -362,7 +363,7 @@ def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known)
         with pytest.raises(sw.Corrupt) as caught:
             counts.create_checkpoint()
         assert caught.value.code == "keyed.damaged"
-    assert read_pipeline(str(tmp_path / "store" / "counts")).state.epoch == 1
+    assert read_pipeline(url_of(tmp_path)).state.epoch == 1
 
 
 def test_E7_epochs_never_go_back(tmp_path):
@@ -371,7 +372,7 @@ def test_E7_epochs_never_go_back(tmp_path):
         if step == "elsewhere":
             forget_local(tmp_path)
         if step == "rollback":
-            sw.rollback(str(tmp_path / "store" / "counts"), "1")
+            sw.rollback(url_of(tmp_path), "1")
         with open_keyed(config_of(tmp_path, max_retained=10)) as counts:
             seen += [counts.epoch, counts.create_checkpoint().epoch]
     assert seen == [0, 1, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7]
@@ -423,7 +424,7 @@ def test_E9_what_is_no_name_of_a_checkpoint_counts_for_nothing(tmp_path):
         (folder / name / "metadata.json").write_text("{}")
     (tmp_path / "store" / "counts" / "log" / "7").write_text("{}")
     with open_keyed(config_of(tmp_path)) as counts:
-        assert counts.list_checkpoints() == [made] and counts.create_checkpoint().epoch == 2
+        assert sw.keyed_checkpoints(counts.url) == [made] and counts.create_checkpoint().epoch == 2
     with pytest.raises(sw.InvalidInput):
         open_keyed(CheckpointConfig(tmp_path / "store" / "a b"))
 
@@ -442,7 +443,7 @@ def test_E10_a_checkpoint_counts_although_older_ones_cannot_be_deleted(tmp_path,
         monkeypatch.setattr(type(counts._store), "delete", real)
         assert counts.create_checkpoint().epoch == 3
         manifests = (tmp_path / "store" / "counts" / "checkpoints").rglob("manifest.json")
-        assert [path.parent.name for path in manifests] == [made.id for made in counts.list_checkpoints()]
+        assert [path.parent.name for path in manifests] == [made.id for made in sw.keyed_checkpoints(counts.url)]
 
 
 def test_E11_a_checkpoint_that_cannot_be_read_is_listed_and_cleaned_up(tmp_path):
@@ -451,28 +452,48 @@ def test_E11_a_checkpoint_that_cannot_be_read_is_listed_and_cleaned_up(tmp_path)
         newest_manifest(tmp_path).write_bytes(b"rot")
         counts.put(b"a", b"1")
         counts.create_checkpoint()
-        listed = counts.list_checkpoints()
-        assert [(made.epoch, made.problem is not None) for made in listed] == [(2, False), (1, True)]
-        with pytest.raises(sw.Corrupt):
-            counts.load_metadata(1)
+        newest, damaged = sw.keyed_checkpoints(counts.url)
+        assert (newest.epoch, newest.problem, damaged.epoch) == (2, None, 1)
+        assert damaged.problem is not None and damaged.problem.startswith("[manifest.")
         counts.put(b"a", b"2")
         counts.create_checkpoint()
-        assert [made.epoch for made in counts.list_checkpoints()] == [3, 2]
+        assert listed(tmp_path) == [3, 2]
     with open_keyed(config_of(tmp_path, max_retained=2)) as counts:
         counts.create_checkpoint()
         assert not (tmp_path / "store" / "counts" / "checkpoints" / first.id / "manifest.json").exists()
     assert sound(tmp_path)
 
 
+def test_a_pipeline_of_another_kind_has_no_keyed_checkpoints(tmp_path):
+    with sw.open_pipeline(tmp_path, "words") as pipeline:
+        pipeline.checkpoint(offsets={}, state={"counts": {0: b"a"}})
+    for call in (sw.keyed_checkpoints, sw.outside_state):
+        with pytest.raises(sw.Unsupported, match="a program's") as caught:
+            call(tmp_path / "words")
+        assert caught.value.code == "keyed.foreign"
+
+
+def test_a_checkpoint_that_is_retired_while_it_is_read_is_not_listed_as_damaged(opened, monkeypatch):
+    made = [opened.create_checkpoint() for _ in range(3)]
+
+    def load(store: Any, entry: Any) -> Any:
+        if entry.checkpoint_id == made[0].id:
+            ask(forget.command, opened.url, 1)
+        return load_manifest(store, entry)
+
+    monkeypatch.setattr(ops_keyed, "load_manifest", load)
+    assert sw.keyed_checkpoints(opened.url) == made[:0:-1]
+
+
 def test_E12_a_second_writer_is_refused_here_and_fenced_elsewhere(tmp_path):
     first = open_keyed(config_of(tmp_path))
     first.put(b"a", b"1")
     first.create_checkpoint()
-    generation = read_pipeline(str(tmp_path / "store" / "counts")).state.generation
+    generation = read_pipeline(url_of(tmp_path)).state.generation
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(config_of(tmp_path))
     assert caught.value.code == "keyed.taken"
-    assert read_pipeline(str(tmp_path / "store" / "counts")).state.generation == generation, "nobody was fenced"
+    assert read_pipeline(url_of(tmp_path)).state.generation == generation, "nobody was fenced"
     # On another machine, which does not see the lock.
     with open_keyed(config_of(tmp_path, wal_path=tmp_path / "elsewhere")) as second:
         second.put(b"b", b"2")
@@ -497,7 +518,7 @@ def test_E13_positions_are_typed_and_come_back_as_they_are(tmp_path):
     with open_keyed(config_of(tmp_path)) as counts:
         counts.write([], offsets=offsets)
         made = counts.create_checkpoint()
-        assert made.source_offsets == offsets == counts.load_metadata(1).source_offsets
+        assert made.source_offsets == offsets == sw.keyed_checkpoints(counts.url)[0].source_offsets
         with pytest.raises(sw.InvalidInput):
             counts.write([], offsets={"kafka": {"orders-0": 9}})  # type: ignore[dict-item]
     forget_local(tmp_path)
@@ -539,7 +560,7 @@ def test_E18_a_delta_has_keys_and_values_however_many_have_changed(tmp_path):
 
 
 def test_a_rollback_replaces_the_local_database(tmp_path, caplog):
-    url = str(tmp_path / "store" / "counts")
+    url = url_of(tmp_path)
     with open_keyed(config_of(tmp_path)) as counts:
         for number in range(3):
             counts.put(b"n", b"%d" % number)
@@ -561,14 +582,14 @@ def test_a_rollback_beside_a_writer_ends_it_and_its_next_start_has_the_older_sta
         counts.create_checkpoint()
         counts.put(b"n", b"1")
         counts.create_checkpoint()
-        sw.rollback(str(tmp_path / "store" / "counts"), "1")
+        sw.rollback(url_of(tmp_path), "1")
         with pytest.raises(sw.Conflict):
             counts.create_checkpoint()
     assert content(tmp_path) == {b"n": b"0"}
 
 
 def test_a_repair_replaces_the_local_database(tmp_path):
-    url = str(tmp_path / "store" / "counts")
+    url = url_of(tmp_path)
     with open_keyed(config_of(tmp_path)) as counts:
         for number in range(4):
             counts.put(b"n", b"%d" % number)
@@ -661,16 +682,12 @@ def test_an_older_checkpoint_is_restored_into_a_directory_and_nothing_changes(op
     for number in range(3):
         opened.write([(b"n", b"%d" % number)], offsets={"s": {"n": str(number)}})
         opened.create_checkpoint(b"outside %d" % number)
-    folder = opened.restore(2, tmp_path / "out")
+    folder = restore(opened.url, 2, tmp_path / "out")
     restored = KeyedState(folder, read_only=True)
     assert dict(restored.scan()) == {b"n": b"1"} and restored.offsets == {"s": {"n": "1"}}
     restored.close()
     assert (tmp_path / "out" / "state.bin").read_bytes() == b"outside 1"
     assert opened.get(b"n") == b"2"
-    (tmp_path / "link").symlink_to(tmp_path / "store")
-    for directory in ("out", "store/counts/x", "store/counts.wal/x", "out/../store/counts/x", "link/counts/x"):
-        with pytest.raises(sw.InvalidInput):
-            opened.restore(2, tmp_path / directory)
 
 
 def test_a_closed_pipeline_takes_no_more(tmp_path):
@@ -681,12 +698,12 @@ def test_a_closed_pipeline_takes_no_more(tmp_path):
         lambda: counts.put(b"a", b"1"),
         counts.create_checkpoint,
         lambda: counts.get(b"a"),
-        counts.find_latest,
+        lambda: counts.savepoint("late"),
     ):
         with pytest.raises(sw.InvalidInput) as caught:
             call()
         assert caught.value.code == "pipeline.ended"
-    assert read_pipeline(str(tmp_path / "store" / "counts")).state.release_append_id is not None
+    assert read_pipeline(url_of(tmp_path)).state.release_append_id is not None
 
 
 def test_a_pipeline_is_no_store_of_keyed_ones(tmp_path):

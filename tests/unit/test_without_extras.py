@@ -50,6 +50,7 @@ SERVE = "from slackwater.streaming.metrics import serve; serve(0, 'orders')"
         ("deltalake", "sw.DeltaSink", "sw.DeltaSink", "spark,delta"),
         ("rocksdict", "sw.table", "sw.table", "spark,keyed"),
         ("rocksdict", "sw.inbox", "sw.inbox", "spark,keyed"),
+        ("rocksdict", "sw.KeyedState('restored', read_only=True)", "sw.KeyedState", "keyed"),
         ("rocksdict", "sw.open_keyed(sw.CheckpointConfig('store/counts'))", "sw.open_keyed", "keyed"),
         ("prometheus_client", SERVE, "the option metrics", "metrics"),
     ],

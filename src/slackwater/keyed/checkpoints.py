@@ -17,28 +17,21 @@ from typing import cast
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
-from ..formats.state import LiveCheckpoint, Savepoint, State
-from ..ops.forget import by_ref, by_rules, forget
-from ..ops.pipelines import Problem
-from ..ops.refs import resolve
+from ..formats.state import LiveCheckpoint, Savepoint
 from ..ops.savepoint import create_label
 from ..protocol.cut import Cut, CutFile, CutOperator
-from ..protocol.directory import refuse_inside, write_directory
 from ..protocol.driver import Driver
-from ..protocol.keep import KeepRules
 from ..protocol.sinks import Attempt
-from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..rocks.database import Change
-from ..store import local_folder
-from .capture import STATE, capture_keyed, check_restored, folder_of
+from .capture import STATE, capture_keyed
 from .config import CheckpointConfig
 from .format import Figures, Lineage, encode
 from .local_folder import LocalFolder
-from .metadata import OUTSIDE_FILE, CheckpointMetadata, describe, describe_damaged, draw_up, read_file
+from .metadata import OUTSIDE_FILE, CheckpointMetadata, draw_up
 from .state import KeyedState, check_size
 
 # What a program gives from outside is held in memory, here and there.
@@ -216,76 +209,11 @@ class KeyedCheckpoints:
                 has_state=state is not None,
             )
 
-    def list_checkpoints(self) -> list[CheckpointMetadata]:
-        """List all checkpoints, newest first. One whose manifest cannot be read is among them, with its problem."""
-        with self._checkpointing:
-            told = [self._describe_any(entry) for entry in reversed(self._read().live)]
-            return [metadata for metadata in told if metadata is not None]
-
-    def find_latest(self) -> CheckpointMetadata | None:
-        """Tell what the newest checkpoint is, the one that a restore goes on from; None when there is none."""
-        with self._checkpointing:
-            head = self._read().head
-            return self._describe(head) if head else None
-
-    def load_metadata(self, ref: int | str) -> CheckpointMetadata:
-        """Tell what a checkpoint is: by its epoch, its id or the beginning of it, or the label of a savepoint."""
-        with self._checkpointing:
-            return self._describe(resolve(self._read(), str(ref)))
-
-    def load_state(self, ref: int | str) -> bytes:
-        """Load the bytes from outside that were given to ``create_checkpoint``, verified."""
-        with self._checkpointing:
-            entry = resolve(self._read(), str(ref))
-            with self._log.unless_retired(entry):
-                manifest = load_manifest(self._store, entry)
-                if all(file.path != OUTSIDE_FILE for file in manifest.files):
-                    raise NotFound(
-                        f"epoch {entry.epoch} has no state from outside",
-                        code="keyed.no_outside_state",
-                        hint="it was made by create_checkpoint() without state; restore(epoch, directory) has its keys",
-                    )
-                return read_file(self._store, manifest, OUTSIDE_FILE)
-
-    def restore(self, ref: int | str, directory: str | Path) -> Path:
-        """Write a checkpoint into a directory that is new or empty, every byte verified; return its database's folder.
-
-        This pipeline is not changed. ``KeyedState(folder, read_only=True)`` reads what was restored.
-        """
-        target = Path(directory).absolute()
-        with self._checkpointing:
-            root = local_folder(self.config.url)
-            refuse_inside(target, self._local.folder, *([root] if root else []))
-            entry = resolve(self._read(), str(ref))
-            with self._log.unless_retired(entry):
-                manifest = load_manifest(self._store, entry)
-                write_directory(self._store, manifest, target, self._settings, durable=True, check=check_restored)
-        return target / folder_of(STATE)
-
-    def cleanup(self, keep: int | None = None) -> list[int]:
-        """Forget all but the newest ``keep`` checkpoints (``max_retained`` if not given), and savepoints."""
-        keep = self.config.max_retained if keep is None else keep
-        if type(keep) is not int or keep < 1:
-            raise InvalidInput(
-                f"keep is {keep!r}, and must be at least 1",
-                code="option.out_of_bounds",
-                hint="the newest checkpoint stays in any case: the pipeline goes on from it",
-            )
+    def savepoint(self, label: str) -> Savepoint:
+        """Label the newest checkpoint, so that retention keeps it."""
         with self._checkpointing:
             self._refuse_ended()
-            return forget(self._store, self._log, self._settings, by_rules(KeepRules(last=keep))).forgotten_epochs
-
-    def delete_checkpoint(self, ref: int | str) -> None:
-        """Forget one checkpoint, and delete what no other one needs. The newest and savepoints are refused."""
-        with self._checkpointing:
-            self._refuse_ended()
-            forget(self._store, self._log, self._settings, by_ref(str(ref)))
-
-    def savepoint(self, label: str, ref: int | str | None = None) -> Savepoint:
-        """Label a checkpoint, the newest if none is named, so that retention keeps it."""
-        with self._checkpointing:
-            self._refuse_ended()
-            return create_label(self._log, label, "latest" if ref is None else str(ref))
+            return create_label(self._log, label)
 
     # --- the end
 
@@ -361,23 +289,6 @@ class KeyedCheckpoints:
 
     def _is_changed(self) -> bool:
         return self._saved_at is None or self._state.wal_position != self._saved_at
-
-    def _read(self) -> State:
-        """Read the newest state: a tool may have labelled or forgotten something."""
-        self._refuse_closed()
-        return cast(State, self._log.read())
-
-    def _describe(self, entry: LiveCheckpoint) -> CheckpointMetadata:
-        with self._log.unless_retired(entry):
-            return describe(self._store, entry, load_manifest(self._store, entry))
-
-    def _describe_any(self, entry: LiveCheckpoint) -> CheckpointMetadata | None:
-        try:
-            return self._describe(entry)
-        except NotFound:
-            return None  # retired meanwhile
-        except DAMAGE as error:
-            return describe_damaged(entry, Problem(error.code, error.message))
 
     @contextmanager
     def _unless_ended(self) -> Iterator[None]:

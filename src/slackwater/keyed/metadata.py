@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from ..errors import Corrupt
+from ..errors import Corrupt, SlackwaterError
 from ..formats.keys import checkpoint_folder
 from ..formats.manifest import KEYED_FILE, File, Manifest, decode_inline, references
 from ..formats.state import LiveCheckpoint
-from ..ops.pipelines import Problem
 from ..protocol.artifacts import read_batch, read_range
 from ..store import Store
 from .capture import STATE, operator_of
@@ -22,7 +21,7 @@ OUTSIDE_FILE = "state.bin"
 
 
 class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint. With a problem, its manifest could not be read, and only the log's words of it are here.
+    """One checkpoint. With a ``problem``, its manifest could not be read, and only what the log says of it is here.
 
     ``timestamp`` is in seconds since 1970; ``wal_position`` the number of changes that the log has taken;
     ``is_incremental`` says that it refers to tables of older checkpoints, which are kept for as long as it is.
@@ -41,7 +40,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     sst_files: list[str] = []
     has_state: bool = False
     undone: bool = False
-    problem: Problem | None = None
+    problem: str | None = None
 
     def to_json(self) -> str:
         return msgspec.json.encode(self, order="sorted").decode()
@@ -91,9 +90,9 @@ def _sst_files(files: Iterable[str]) -> list[str]:
     return sorted(path.rpartition("/")[2] for path in files if path.endswith(".sst"))
 
 
-def describe_damaged(entry: LiveCheckpoint, problem: Problem) -> CheckpointMetadata:
-    """Tell what the log knows of a checkpoint whose manifest cannot be read: it is listed, and can be deleted."""
-    return CheckpointMetadata(**_of_log(entry), problem=problem)
+def describe_damaged(entry: LiveCheckpoint, damage: SlackwaterError) -> CheckpointMetadata:
+    """Tell what the log knows of a checkpoint whose manifest cannot be read: it is listed, and can be forgotten."""
+    return CheckpointMetadata(**_of_log(entry), problem=str(damage))
 
 
 def _of_log(entry: LiveCheckpoint) -> dict[str, Any]:

@@ -6,6 +6,7 @@ A batch of changes and what it brings the sources to become durable together, or
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import Corrupt, InvalidInput, Unsupported
+from ..extras import needed_for
 from ..rocks.database import Change, Rocks
 from ..settings import KIB, MIB
 from .errors import OWNER
@@ -45,7 +47,7 @@ class KeyedState:
     """A keyed state in a folder, for one writer, or read only; not ``cached``, what is read is what is on the disk.
 
     >>> import tempfile
-    >>> state = KeyedState(Path(tempfile.mkdtemp()) / "counts")
+    >>> state = KeyedState(tempfile.mkdtemp() + "/counts")
     >>> state.write([(b"a", b"1"), (b"b", b"2"), (b"a", None)], offsets={"orders": {"row": "3"}})
     >>> state.get(b"a"), state.get(b"b"), state.key_count, state.offsets
     (None, b'2', 1, {'orders': {'row': '3'}})
@@ -54,14 +56,15 @@ class KeyedState:
 
     def __init__(
         self,
-        folder: Path,
+        folder: str | os.PathLike[str],
         *,
         vnode_count: int = VNODE_COUNT,
         read_only: bool = False,
         archive_wal: bool = False,
         cached: bool = True,
     ) -> None:
-        self._rocks = Rocks(folder, OWNER, read_only=read_only, archive_wal=archive_wal, cached=cached)
+        with needed_for("sw.KeyedState", "keyed"):
+            self._rocks = Rocks(Path(folder), OWNER, read_only=read_only, archive_wal=archive_wal, cached=cached)
         try:
             (stored,) = self._rocks.get([_DESCRIPTION])
             self._description = decode(stored, Description) if stored else _described(self._rocks, vnode_count)
