@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .keyed.config import CheckpointConfig
     from .keyed.opening import open_keyed
     from .ops.adopt import adopt
+    from .ops.import_ import import_folder
     from .ops.repair import plan_repair, repair
     from .ops.rollback import plan_rollback, rollback
     from .program import open_pipeline
@@ -48,6 +49,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "import_folder",
     "inbox",
     "open_keyed",
     "open_pipeline",
@@ -73,6 +75,7 @@ _LAZY = {
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
+    "import_folder": ".ops.import_",
     "inbox": ".sources.inbox",
     "open_keyed": ".keyed.opening",
     "open_pipeline": ".program",

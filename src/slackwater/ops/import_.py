@@ -1,10 +1,11 @@
-"""Copy a checkpoint of LaminarDB into a pipeline, as its first one. Whoever puts state into a pipeline claims it.
+"""Import: a checkpoint of LaminarDB becomes the first one of a pipeline. Whoever puts state into one claims it.
 
 read and verify every byte ─ claim ─ put artifacts ─ manifest ─ APPEND ─ ``_latest`` ─ release
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from ..clock import Clock, SystemClock, this_process
-from ..errors import Conflict, NotFound
+from ..errors import Conflict, NotFound, Unsupported
 from ..formats.manifest import Origin
 from ..formats.state import State
 from ..laminar.content import Content, Piece, fetch, load_content, partition_path
@@ -20,14 +21,16 @@ from ..laminar.folder import Folder, open_folder, resolve
 from ..protocol import recovery
 from ..protocol.artifacts import Cut, CutFile, CutOperator, CutPartition
 from ..protocol.checkpoint import make_first, release
-from ..protocol.log import Log
+from ..protocol.log import Log, list_records
 from ..settings import Settings
 from ..store import Store, open_store
 from .pipelines import pipeline_name, refuse_inside_pipeline
 
+Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """What was copied, and as what. ``done`` says that it had been before."""
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was imported, and as what. ``done`` says that it had been before."""
 
     pipeline: str
     origin: Origin
@@ -38,47 +41,68 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
 
 
-def copy_in(
-    folder_url: str,
-    url: str,
+def import_folder(
+    folder: str | os.PathLike[str],
+    url: str | os.PathLike[str],
     *,
-    ref: str = "latest",
+    at: str = "latest",
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
-) -> Copied:
-    """Make a checkpoint of the LaminarDB folder the first one of the pipeline at ``url``.
+    folder_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Make a checkpoint of the LaminarDB folder the first one of the pipeline ``{store}/{name}``.
 
-    The folder is only read, all of the checkpoint and verified, before the pipeline is touched. Killed at any step, the
-    same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts is settled.
+    ``at`` is an epoch of LaminarDB's, an id or the beginning of one, or ``latest``; ``folder_options`` are the folder's
+    store's own. The folder is only read, all of the checkpoint and verified, before the pipeline is touched. Killed at
+    any step, the same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts
+    is settled.
     """
-    settings, clock = settings or Settings(), SystemClock()
-    folder = require_folder(open_store(folder_url, settings, **(storage_options or {})))
-    content = load_content(folder, resolve(folder, ref))
-    pipeline, store = pipeline_name(url), open_store(url, settings)
-    refuse_inside_pipeline(url, settings)
-    with tempfile.TemporaryDirectory(prefix="slackwater-copy-") as spool:
-        cut = _spool(folder, content, Path(spool))
+    settings, clock, url, options = settings or Settings(), SystemClock(), os.fspath(url), storage_options or {}
+    found = _recognise(open_store(os.fspath(folder), settings, **(folder_options or {})))
+    content = load_content(found, resolve(found, at))
+    pipeline, store = pipeline_name(url), open_store(url, settings, **options)
+    refuse_inside_pipeline(url, settings, options)
+    with tempfile.TemporaryDirectory(prefix="slackwater-import-") as spool:
+        cut = _spool(found, content, Path(spool), progress)
         return _copy(store, clock, settings, cut, pipeline)
 
 
-def require_folder(store: Store) -> Folder:
-    """Look at a folder that must be LaminarDB's."""
+def _recognise(store: Store) -> Folder:
+    """Tell by its content what a folder is; only LaminarDB's are imported."""
+    if {"offsets", "commits"} <= set(store.list_folders("")):
+        raise Unsupported(
+            f"{store.url} is the checkpointLocation of a Spark query, which is not imported yet",
+            code="import.unsupported",
+            hint='stop the query, then sw.adopt("DIR", store="STORE", pipeline="NAME") makes its newest micro-batch '
+            "the first checkpoint of a pipeline",
+        )
+    if list_records(store):
+        raise Unsupported(
+            f"{store.url} is a pipeline of Slackwater",
+            code="import.unsupported",
+            hint="start it where it is: there is nothing to import",
+        )
     folder = open_folder(store)
     if folder is None:
         raise NotFound(
             f"{store.url} is not a folder of LaminarDB's checkpoints",
-            code="copy.no_folder",
+            code="import.no_folder",
             hint="name the folder that holds checkpoints/, manifests/, or the checkpoints themselves",
         )
     return folder
 
 
-def _spool(folder: Folder, content: Content, spool: Path) -> Cut:
+def _spool(folder: Folder, content: Content, spool: Path, progress: Progress | None) -> Cut:
     """Bring every piece, verified, onto the local disk, so that a large state needs no memory."""
     sources: dict[str, Path] = {}
+    done, total = 0, sum(piece.size_bytes for piece in content.pieces)
     for number, piece in enumerate(content.pieces):
         sources[piece.path] = spool / str(number)
         sources[piece.path].write_bytes(fetch(folder, piece))
+        done += piece.size_bytes
+        if progress is not None:
+            progress(done, total)
     return cut_of(content, lambda piece: CutFile(piece.path, sources[piece.path], piece.size_bytes))
 
 
@@ -119,14 +143,14 @@ def cut_of(content: Content, file: Callable[[Piece], CutFile]) -> Cut:
     )
 
 
-def _copy(store: Store, clock: Clock, settings: Settings, cut: Cut, pipeline: str) -> Copied:
+def _copy(store: Store, clock: Clock, settings: Settings, cut: Cut, pipeline: str) -> Imported:
     log = Log(store, clock, settings)
     state = log.read()
     if state is not None and state.head is not None:
         _refuse_other(store, state, cut, pipeline)
         if state.settled_epoch == state.epoch and state.release_append_id is not None:
             return _copied(pipeline, state, cut, done=True)
-    state = recovery.claim(store, log, clock, pipeline=pipeline, driver=this_process("copy"), sinks={}).state
+    state = recovery.claim(store, log, clock, pipeline=pipeline, driver=this_process("import"), sinks={}).state
     if state.head is not None:
         # Somebody was faster, or an earlier try died after it counted: then all that is left is to settle it.
         _refuse_other(store, state, cut, pipeline)
@@ -138,20 +162,20 @@ def _copy(store: Store, clock: Clock, settings: Settings, cut: Cut, pipeline: st
 
 
 def _refuse_other(store: Store, state: State, cut: Cut, pipeline: str) -> None:
-    """Refuse a pipeline that has a history of its own; one whose head is this very copy is no other."""
+    """Refuse a pipeline that has a history of its own; one whose head is this very import is no other."""
     head = state.head
     if head is not None and recovery.load_manifest(store, head).origin != cut.origin:
         raise Conflict(
             f"the pipeline {pipeline!r} has checkpoints already, up to epoch {state.epoch}",
-            code="copy.not_new",
-            hint="copy into a pipeline of another name",
+            code="import.not_new",
+            hint="import into a pipeline of another name",
         )
 
 
-def _copied(pipeline: str, state: State, cut: Cut, *, done: bool) -> Copied:
+def _copied(pipeline: str, state: State, cut: Cut, *, done: bool) -> Imported:
     head = state.live[-1]
     assert cut.origin is not None
-    return Copied(
+    return Imported(
         pipeline=pipeline,
         origin=cut.origin,
         epoch=head.epoch,
