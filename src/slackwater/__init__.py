@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .keyed.state import KeyedState
     from .keyed.vnodes import vnode_of
     from .ops.adopt import adopt
+    from .ops.import_ import import_folder
     from .ops.keyed import keyed_checkpoints, outside_state
     from .ops.repair import plan_repair, repair
     from .ops.rollback import plan_rollback, rollback
@@ -52,6 +53,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "import_folder",
     "inbox",
     "keyed_checkpoints",
     "open_keyed",
@@ -81,6 +83,7 @@ _LAZY = {
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
+    "import_folder": ".ops.import_",
     "inbox": ".sources.inbox",
     "keyed_checkpoints": ".ops.keyed",
     "open_keyed": ".keyed.opening",

@@ -42,8 +42,8 @@ HEAVY = {
 }
 COMMANDS = [
     [], ["pipelines"], ["list"], ["show"], ["verify"], ["savepoint"], ["savepoint", "create"], ["savepoint", "list"],
-    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["copy"], ["probe"], ["run"],
-    ["receive"], ["receive", "http"], ["receive", "ws"], ["receive", "show"],
+    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["import"], ["probe"],
+    ["run"], ["receive"], ["receive", "http"], ["receive", "ws"], ["receive", "show"],
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Folders of LaminarDB on the command line: shown, verified, copied in."""
+"""Folders of LaminarDB on the command line: shown, verified, imported, exported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.commands import answer, lines, refusal, slackwater
 from tests.laminar_findings import tell
-from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1_folder, v2_folder
+from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1_folder, v2_folder, write
 
 
 def severities(document: dict) -> set[str]:
@@ -68,11 +68,11 @@ def test_a_damaged_folder_exits_13_and_names_the_object(tmp_path):
     assert "1 fatal finding" in lines("verify", root, "--read-data", code=13)[-1]
 
 
-def test_a_checkpoint_is_copied_shown_labelled_and_restored_as_files(tmp_path):
+def test_a_checkpoint_is_imported_shown_labelled_and_restored_as_files(tmp_path):
     root, url = v2_folder(tmp_path / "db"), tmp_path / "store" / "orders"
-    copied = answer("copy", root, url)["copied"]
-    assert (copied["epoch"], copied["origin"]["checkpoint_id"], copied["done"]) == (1, IDS[2], False)
-    assert answer("copy", root, url)["copied"]["done"]
+    imported = answer("import", root, url)["imported"]
+    assert (imported["epoch"], imported["origin"]["checkpoint_id"], imported["done"]) == (1, IDS[2], False)
+    assert answer("import", root, url)["imported"]["done"]
     assert answer("verify", url, "--read-data")["sound"]
     assert answer("show", url)["origin"]["format"] == "laminar-v2"
     assert f"laminar-v2 checkpoint {IDS[2]}" in "\n".join(lines("show", url))
@@ -84,19 +84,22 @@ def test_a_checkpoint_is_copied_shown_labelled_and_restored_as_files(tmp_path):
     assert "checkpointLocation" not in "\n".join(lines("restore", url, "--to", tmp_path / "again"))
 
 
-def test_a_copy_for_people_says_what_became_what(tmp_path):
-    said = lines("copy", v1_folder(tmp_path / "db"), tmp_path / "store" / "orders", "--at", "7")
+def test_an_import_for_people_says_what_became_what(tmp_path):
+    said = lines("import", v1_folder(tmp_path / "db"), tmp_path / "store" / "orders", "--at", "7")
     assert said[0].endswith("laminar-v1 checkpoint 2, epoch 7") and "epoch 1 of orders" in said[1]
     assert said[2].endswith("every byte verified")
 
 
-def test_what_cannot_be_copied_is_refused_with_its_exit_code(tmp_path):
+def test_what_cannot_be_imported_is_refused_with_its_exit_code(tmp_path):
     url = tmp_path / "store" / "orders"
-    assert "copy.no_folder" in refusal("copy", tmp_path / "nothing", url, code=10)
+    assert "import.no_folder" in refusal("import", tmp_path / "nothing", url, code=10)
+    assert "sw.adopt" in refusal(
+        "import", write(tmp_path / "spark", {"offsets/0": "v1", "commits/0": "v1"}), url, code=14
+    )
     damaged = v1_folder(tmp_path / "db", vnode_count=128)
-    assert "laminar.refused" in refusal("copy", damaged, url, code=13)
+    assert "laminar.refused" in refusal("import", damaged, url, code=13)
     assert not Path(url).exists()
-    assert "checkpoint.not_found" in refusal("copy", damaged, url, "--at", "99", code=10)
+    assert "checkpoint.not_found" in refusal("import", damaged, url, "--at", "99", code=10)
 
 
 def test_what_is_neither_a_pipeline_nor_a_folder_stays_not_found(tmp_path):
@@ -117,11 +120,11 @@ def test_what_is_neither_a_pipeline_nor_a_folder_stays_not_found(tmp_path):
         ("release.after", True),
     ],
 )
-def test_a_copy_that_is_killed_between_any_two_steps_is_run_again(tmp_path, point, counted):
+def test_an_import_that_is_killed_between_any_two_steps_is_run_again(tmp_path, point, counted):
     root, url = v2_folder(tmp_path / "db"), tmp_path / "store" / "orders"
-    killed = slackwater("copy", root, url, SLACKWATER_FAILPOINTS=f"{point}=kill")
+    killed = slackwater("import", root, url, SLACKWATER_FAILPOINTS=f"{point}=kill")
     assert killed.returncode == -signal.SIGKILL
-    assert answer("copy", root, url)["copied"]["done"] is counted
+    assert answer("import", root, url)["imported"]["done"] is counted
     listed = answer("list", url)
     assert [(c["epoch"], c["settled"]) for c in listed["checkpoints"]] == [(1, True)]
     assert answer("verify", url, "--read-data")["sound"]

@@ -24,6 +24,7 @@ from slackwater.keyed.opening import open_keyed
 from slackwater.keyed.state import KeyedState
 from slackwater.ops import keyed as ops_keyed
 from slackwater.ops.pipelines import read_pipeline
+from slackwater.protocol.verified_reads import load_manifest
 from slackwater.rocks.database import MAX_RUNS
 from tests.keyed_pipelines import ask, config_of, content, fill, forget_local, listed, restore, sound, url_of
 from tests.pipelines import make_pipeline

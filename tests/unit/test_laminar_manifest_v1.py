@@ -25,12 +25,12 @@ from slackwater.laminar.manifest_v1 import (
     decode,
     encode,
 )
-from slackwater.ops.import_ import copy_in
+from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
 from tests.laminar_findings import tell
 from tests.laminar_folders import JOIN, sha256, v1, v1_folder
-from tests.unit.test_laminar_copy import head_of
+from tests.unit.test_laminar_import import head_of
 
 OPTIONAL = [field.name for field in msgspec.structs.fields(CheckpointManifest) if not field.required]
 
@@ -418,7 +418,7 @@ def test_A10_a_hostile_name_is_fatal(name):
 
 
 def test_A13_version_3_is_the_union_of_versions_1_and_2(tmp_path):
-    copy_in(
+    import_folder(
         str(v1_folder(tmp_path / "db")),
         str(tmp_path / "store" / "orders"),
         settings=Settings(inline_max_bytes=100, object_min_bytes=100),

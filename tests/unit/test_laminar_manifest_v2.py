@@ -19,12 +19,12 @@ from slackwater.laminar.manifest_v2 import (
     decode,
     encode,
 )
-from slackwater.ops.import_ import copy_in
+from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.settings import Settings
 from tests.laminar_findings import tell
 from tests.laminar_folders import AGG, IDS, partition, sha256, v2, write
-from tests.unit.test_laminar_copy import head_of
+from tests.unit.test_laminar_import import head_of
 
 OPTIONAL = [field.name for field in msgspec.structs.fields(CheckpointManifestV2) if not field.required]
 WHOLE = [partition(n, AGG[n], f"operators/agg/partition-{n}.snap") for n in range(2)]
@@ -149,7 +149,7 @@ def test_A4_in_version_3_every_link_of_a_chain_is_named_with_its_digest(tmp_path
         },
     )
     url = str(tmp_path / "store" / "orders")
-    copy_in(str(folder), url, settings=Settings(inline_max_bytes=0, object_min_bytes=1))
+    import_folder(str(folder), url, settings=Settings(inline_max_bytes=0, object_min_bytes=1))
     upgraded = head_of(read_pipeline(url))
     (only,) = upgraded.operators["agg"].partitions
     assert [(f.sha256, f.offset, f.size_bytes) for f in only.files] == [

@@ -26,9 +26,11 @@ from .text import note, plain
 INTERRUPTED = 130
 READER_LEFT = 141  # as of a command that SIGPIPE has ended
 COMMANDS = (
-    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "repair", "copy", "probe",
-    "run", "receive",
+    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "repair", "import",
+    "probe", "run", "receive",
 )  # fmt: skip
+# A command whose name no module can have.
+_MODULES = {"import": "import_"}
 _GRACE_S = 2.0
 _untold = threading.Lock()
 _removals: list[Callable[[], None]] = []
@@ -55,7 +57,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f".{cmd_name}", __package__).command
+        command: click.Command = import_module(f".{_MODULES.get(cmd_name, cmd_name)}", __package__).command
         return command
 
 

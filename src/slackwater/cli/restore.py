@@ -19,7 +19,7 @@ from .text import count, format_size, plain, print_fields, print_json
 def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float) -> None:
     """Restore a checkpoint into a fresh directory.
 
-    Every byte is verified. The directory is a checkpointLocation of Spark; a checkpoint that was copied in, or that a
+    Every byte is verified. The directory is a checkpointLocation of Spark; a checkpoint that was imported, or that a
     program without Spark made, comes as its files. The pipeline itself is not changed. REF may also be newest-verified:
     the newest checkpoint that can be restored. What was passed over is told, with the reason.
 

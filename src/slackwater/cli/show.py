@@ -69,7 +69,7 @@ def _print(detail: CheckpointDetail) -> None:
             "made": f"{format_time(checkpoint.created_at_ms)} ({format_age(checkpoint.created_at_ms)} ago)",
             "labels": ", ".join(checkpoint.labels) or "none",
             "micro-batch": str(checkpoint.micro_batch),
-            **({"copied from": f"{origin.format} checkpoint {origin.checkpoint_id}"} if origin else {}),
+            **({"imported from": f"{origin.format} checkpoint {origin.checkpoint_id}"} if origin else {}),
             "watermark": format_time(detail.watermark_ms) if detail.watermark_ms else "none",
             "sinks": "all committed" if checkpoint.settled else "not yet on record (the next record says)",
             "state": format_size(checkpoint.size_bytes),

@@ -31,7 +31,7 @@ Index = Annotated[int, Meta(ge=0, le=1_000_000)]
 # A SHA-256 of which a manifest may have thousands: that their digits are such is looked at for all of them together.
 Digest = Annotated[str, Meta(min_length=64, max_length=64)]
 # Whose a checkpoint is: a Spark query's, a program's, a keyed pipeline's, or another system's.
-Kind = Literal["spark", "program", "keyed", "copied"]
+Kind = Literal["spark", "program", "keyed", "imported"]
 # A whole number that may be negative or past 2^53 - 1, as text.
 WideNumber = Annotated[str, Meta(pattern=r"^(0|-?[1-9][0-9]{0,19})\Z")]
 
@@ -112,7 +112,7 @@ class RolledBack(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of a checkpoint that was copied in: the checkpoint of the other system, and the digest of its manifest."""
+    """Of a checkpoint that was imported: the checkpoint of the other system, and the digest of its manifest."""
 
     checkpoint_id: Name
     epoch: Count
@@ -316,7 +316,7 @@ def decode_inline(file: File) -> bytes:
 def kind_of(manifest: Manifest) -> Kind:
     """Tell whose checkpoint it is. Spark keeps its offsets in a folder, and nothing in files of these names."""
     if manifest.origin is not None:
-        return "copied"
+        return "imported"
     paths = {file.path for file in manifest.files}
     return "program" if OFFSETS_FILE in paths else "keyed" if KEYED_FILE in paths else "spark"
 

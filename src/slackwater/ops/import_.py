@@ -1,10 +1,11 @@
-"""Copy a checkpoint of LaminarDB into a pipeline, as its first one. Whoever puts state into a pipeline claims it.
+"""Import: a checkpoint of LaminarDB becomes the first one of a pipeline. Whoever puts state into one claims it.
 
 read and verify every byte ─ claim ─ put artifacts ─ manifest ─ APPEND ─ ``_latest`` ─ release
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,22 +13,23 @@ from pathlib import Path
 import msgspec
 
 from ..clock import this_process
-from ..errors import Conflict, NotFound
+from ..errors import Conflict, NotFound, Unsupported
 from ..formats.manifest import Origin
 from ..formats.state import State
 from ..laminar.content import Content, Piece, fetch, load_content, partition_path
 from ..laminar.folder import Folder, open_folder, resolve
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
-from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from ..protocol.driver import make_first
+from ..protocol.log import list_records
 from ..protocol.pipeline import Pipeline, locate
 from ..protocol.verified_reads import load_manifest
 from ..settings import Settings
 from ..store import Store, open_store
 
+Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
-class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """What was copied, and as what. ``done`` says that it had been before."""
+
+class Imported(msgspec.Struct, frozen=True, kw_only=True):
+    """What was imported, and as what. ``done`` says that it had been before."""
 
     pipeline: str
     origin: Origin
@@ -38,46 +40,68 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
     done: bool
 
 
-def copy_in(
-    folder_url: str,
-    url: str,
+def import_folder(
+    folder: str | os.PathLike[str],
+    url: str | os.PathLike[str],
     *,
-    ref: str = "latest",
+    at: str = "latest",
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
-) -> Copied:
-    """Make a checkpoint of the LaminarDB folder the first one of the pipeline at ``url``.
+    folder_options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """Make a checkpoint of the LaminarDB folder the first one of the pipeline ``{store}/{name}``.
 
-    The folder is only read, all of the checkpoint and verified, before the pipeline is touched. Killed at any step, the
-    same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts is settled.
+    ``at`` is an epoch of LaminarDB's, an id or the beginning of one, or ``latest``; ``folder_options`` are the folder's
+    store's own. The folder is only read, all of the checkpoint and verified, before the pipeline is touched. Killed at
+    any step, the same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts
+    is settled.
     """
-    settings = settings or Settings()
-    folder = require_folder(open_store(folder_url, settings, **(storage_options or {})))
-    content = load_content(folder, resolve(folder, ref))
+    settings, url, options = settings or Settings(), os.fspath(url), storage_options or {}
+    found = _recognise(open_store(os.fspath(folder), settings, **(folder_options or {})))
+    content = load_content(found, resolve(found, at))
     pipeline_name(url)
-    refuse_inside_pipeline(url, settings)
-    with tempfile.TemporaryDirectory(prefix="slackwater-copy-") as spool:
-        return _copy(locate(url, settings), _spool(folder, content, Path(spool)))
+    refuse_inside_pipeline(url, settings, options)
+    with tempfile.TemporaryDirectory(prefix="slackwater-import-") as spool:
+        cut = _spool(found, content, Path(spool), progress)
+        return _make_first(locate(url, settings, options), cut)
 
 
-def require_folder(store: Store) -> Folder:
-    """Look at a folder that must be LaminarDB's."""
+def _recognise(store: Store) -> Folder:
+    """Tell by its content what a folder is; only LaminarDB's are imported."""
+    if {"offsets", "commits"} <= set(store.list_folders("")):
+        raise Unsupported(
+            f"{store.url} is the checkpointLocation of a Spark query, which is not imported yet",
+            code="import.unsupported",
+            hint='stop the query, then sw.adopt("DIR", store="STORE", pipeline="NAME") makes its newest micro-batch '
+            "the first checkpoint of a pipeline",
+        )
+    if list_records(store):
+        raise Unsupported(
+            f"{store.url} is a pipeline of Slackwater",
+            code="import.unsupported",
+            hint="start it where it is: there is nothing to import",
+        )
     folder = open_folder(store)
     if folder is None:
         raise NotFound(
             f"{store.url} is not a folder of LaminarDB's checkpoints",
-            code="copy.no_folder",
+            code="import.no_folder",
             hint="name the folder that holds checkpoints/, manifests/, or the checkpoints themselves",
         )
     return folder
 
 
-def _spool(folder: Folder, content: Content, spool: Path) -> Cut:
+def _spool(folder: Folder, content: Content, spool: Path, progress: Progress | None) -> Cut:
     """Bring every piece, verified, onto the local disk, so that a large state needs no memory."""
     sources: dict[str, Path] = {}
+    done, total = 0, sum(piece.size_bytes for piece in content.pieces)
     for number, piece in enumerate(content.pieces):
         sources[piece.path] = spool / str(number)
         sources[piece.path].write_bytes(fetch(folder, piece))
+        done += piece.size_bytes
+        if progress is not None:
+            progress(done, total)
     return cut_of(content, lambda piece: CutFile(piece.path, sources[piece.path], piece.size_bytes))
 
 
@@ -118,29 +142,29 @@ def cut_of(content: Content, file: Callable[[Piece], CutFile]) -> Cut:
     )
 
 
-def _copy(pipeline: Pipeline, cut: Cut) -> Copied:
+def _make_first(pipeline: Pipeline, cut: Cut) -> Imported:
     """Make the cut the first checkpoint; where an earlier try has, say so, and settle what is open."""
 
     def refuse_other(state: State | None) -> None:
-        """Refuse a pipeline that has a history of its own; one whose head is this very copy has none."""
+        """Refuse a pipeline that has a history of its own; one whose head is this very import has none."""
         head = state.head if state else None
         if state is not None and head is not None and load_manifest(pipeline.store, head).origin != cut.origin:
             raise Conflict(
                 f"the pipeline {pipeline.name!r} has checkpoints already, up to epoch {state.epoch}",
-                code="copy.not_new",
-                hint="copy into a pipeline of another name",
+                code="import.not_new",
+                hint="import into a pipeline of another name",
             )
 
     refuse_other(state := pipeline.log.read())
     settled = state is not None and state.settled_epoch == state.epoch > 0 and state.release_append_id is not None
-    made = not settled and make_first(pipeline, this_process("copy"), cut, refuse_other)
-    return _copied(pipeline.name, pipeline.state, cut, done=not made)
+    made = not settled and make_first(pipeline, this_process("import"), cut, refuse_other)
+    return _imported(pipeline.name, pipeline.state, cut, done=not made)
 
 
-def _copied(pipeline: str, state: State, cut: Cut, *, done: bool) -> Copied:
+def _imported(pipeline: str, state: State, cut: Cut, *, done: bool) -> Imported:
     head = state.live[-1]
     assert cut.origin is not None
-    return Copied(
+    return Imported(
         pipeline=pipeline,
         origin=cut.origin,
         epoch=head.epoch,

@@ -48,7 +48,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, SourcePosition]
     operators: list[CutOperator]
     files: list[CutFile]
-    # What only a checkpoint that is copied in has; Spark says nothing of it.
+    # What only a checkpoint that is imported has; Spark says nothing of it.
     origin: Origin | None = None
     source_watermarks: dict[str, str] = {}
     table_offsets: dict[str, SourcePosition] = {}

@@ -1,4 +1,4 @@
-"""Whose a pipeline is: a Spark query's, a program's, a keyed state's; a checkpoint may also have been copied in."""
+"""Whose a pipeline is: a Spark query's, a program's, a keyed state's; a checkpoint may also have been imported."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WORDS: Final[dict[Kind, _Words]] = {
     "spark": _Words(whose="Spark's", way="start it with sw.writeStream", code="hydrate.foreign"),
     "program": _Words(whose="a program's", way="open it with sw.open_pipeline", code="library.foreign"),
     "keyed": _Words(whose="a keyed state's", way="open it with sw.open_keyed", code="keyed.foreign"),
-    "copied": _Words(whose="copied in", way="write its files with slackwater restore URL --to DIR", code=""),
+    "imported": _Words(whose="imported", way="write its files with slackwater restore URL --to DIR", code=""),
 }
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint of LaminarDB copied into a pipeline: verified, claimed, killed at every step, and done once."""
+"""A checkpoint of LaminarDB imported into a pipeline: verified, claimed, killed at every step, and done once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from slackwater import failpoints
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
 from slackwater.formats.manifest import Manifest
-from slackwater.ops.import_ import copy_in
+from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 from slackwater.protocol.artifacts import get_artifacts
@@ -49,10 +49,10 @@ def url(tmp_path: Path) -> str:
 
 @pytest.mark.parametrize("defective", [False, True])
 def test_a_folder_of_version_2_becomes_a_checkpoint(tmp_path, url, defective):
-    copied = copy_in(str(v2_folder(tmp_path / "db", defective=defective)), url)
+    imported = import_folder(str(v2_folder(tmp_path / "db", defective=defective)), url)
     pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
-    assert (copied.epoch, copied.done, copied.pipeline) == (1, False, "orders")
+    assert (imported.epoch, imported.done, imported.pipeline) == (1, False, "orders")
     assert (pipeline.state.epoch, pipeline.state.settled_epoch) == (1, 1)
     assert pipeline.state.release_append_id is not None
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
@@ -65,8 +65,8 @@ def test_a_folder_of_version_2_becomes_a_checkpoint(tmp_path, url, defective):
     assert (manifest.watermark_ms, manifest.sink_epochs, manifest.vnode_count) == (5000, {}, None)
 
 
-def test_a_chain_of_deltas_is_copied_with_its_base_so_that_it_stands_alone(tmp_path, url):
-    copy_in(str(v2_folder(tmp_path / "db")), url, ref="2")
+def test_a_chain_of_deltas_is_imported_with_its_base_so_that_it_stands_alone(tmp_path, url):
+    import_folder(str(v2_folder(tmp_path / "db")), url, at="2")
     pipeline = read_pipeline(url)
     assert files_of(pipeline) == {
         f"operators/agg/0/{IDS[0]}.snap": AGG[0],
@@ -87,7 +87,7 @@ def test_state_of_every_size_is_placed_as_that_of_any_checkpoint(tmp_path, url):
     for checkpoint_id in IDS[:2]:
         files |= {f"{checkpoint_id}/operators/a b/partition-{n}.snap": data for n, data in enumerate(noise)}
     files[f"{IDS[1]}/operators/a b/partition-0.delta"] = noise[1]
-    copy_in(str(write(tmp_path / "db", files)), url)
+    import_folder(str(write(tmp_path / "db", files)), url)
     pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
     assert {o.kind for o in manifest.objects} == {"batch", "object"}
@@ -100,7 +100,7 @@ def test_state_of_every_size_is_placed_as_that_of_any_checkpoint(tmp_path, url):
 
 
 def test_a_folder_of_version_1_becomes_a_checkpoint_with_all_that_it_says(tmp_path, url):
-    copy_in(str(v1_folder(tmp_path / "db")), url)
+    import_folder(str(v1_folder(tmp_path / "db")), url)
     pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
     assert files_of(pipeline) == {"operators/agg/0/000002.snap": b"slack water", "operators/join/0/000002.snap": JOIN}
@@ -114,45 +114,45 @@ def test_a_folder_of_version_1_becomes_a_checkpoint_with_all_that_it_says(tmp_pa
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_copy_that_dies_anywhere_is_done_again_and_counts_once(tmp_path, url, point, monkeypatch):
+def test_an_import_that_dies_anywhere_is_done_again_and_counts_once(tmp_path, url, point, monkeypatch):
     folder = str(v2_folder(tmp_path / "db"))
     with monkeypatch.context() as armed:
         armed.setattr(failpoints, "_armed", {point: (1, "raise")})
         armed.setattr(failpoints, "_hits", {})
         with pytest.raises(SlackwaterError, match=point):
-            copy_in(folder, url)
+            import_folder(folder, url)
     counted = point in ("append.after", "latest.after", "release.before", "release.after")
-    copied = copy_in(folder, url)
+    imported = import_folder(folder, url)
     pipeline = read_pipeline(url)
-    assert copied.done is counted
+    assert imported.done is counted
     assert (pipeline.state.epoch, pipeline.state.settled_epoch, len(pipeline.state.live)) == (1, 1, 1)
     assert pipeline.state.release_append_id is not None
     assert verify(pipeline, pipeline.state.live, read_data=True).sound
-    assert copy_in(folder, url).done
+    assert import_folder(folder, url).done
 
 
-def test_a_copy_that_is_done_writes_nothing_more(tmp_path, url):
+def test_an_import_that_is_done_writes_nothing_more(tmp_path, url):
     folder = str(v2_folder(tmp_path / "db"))
-    copy_in(folder, url)
+    import_folder(folder, url)
     before = {path: path.stat().st_mtime_ns for path in Path(url).rglob("*")}
-    assert copy_in(folder, url).done
+    assert import_folder(folder, url).done
     assert {path: path.stat().st_mtime_ns for path in Path(url).rglob("*")} == before
 
 
 def test_another_checkpoint_or_a_pipeline_with_a_history_is_refused(tmp_path, url):
     folder = str(v2_folder(tmp_path / "db"))
-    copy_in(folder, url)
+    import_folder(folder, url)
     with pytest.raises(Conflict) as caught:
-        copy_in(folder, url, ref="1")
-    assert caught.value.code == "copy.not_new"
+        import_folder(folder, url, at="1")
+    assert caught.value.code == "import.not_new"
     make_pipeline(tmp_path, 1, name="busy")
     with pytest.raises(Conflict):
-        copy_in(folder, str(tmp_path / "store" / "busy"))
+        import_folder(folder, str(tmp_path / "store" / "busy"))
 
 
-def test_rule_11_a_copy_claims_first_and_fences_a_driver_that_runs(tmp_path, url):
+def test_rule_11_an_import_claims_first_and_fences_a_driver_that_runs(tmp_path, url):
     running = claim_driver(locate(url), "a driver")
-    copy_in(str(v2_folder(tmp_path / "db")), url)
+    import_folder(str(v2_folder(tmp_path / "db")), url)
     assert read_pipeline(url).state.generation > running.permit.generation
 
 
@@ -178,30 +178,48 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_is_claimed(tmp_path, url,
         del document["source_offsets"]
         manifest.write_text(json.dumps(document))
     with pytest.raises(Corrupt) as caught:
-        copy_in(str(root), url)
+        import_folder(str(root), url)
     assert tell(caught.value) in ("refused", "digest mismatch")
     assert not Path(url).exists()
 
 
 def test_what_is_no_folder_and_what_is_no_name_is_refused(tmp_path, url):
     with pytest.raises(NotFound) as caught:
-        copy_in(str(tmp_path / "nothing"), url)
-    assert caught.value.code == "copy.no_folder"
+        import_folder(str(tmp_path / "nothing"), url)
+    assert caught.value.code == "import.no_folder"
     with pytest.raises(InvalidInput) as hostile:
-        copy_in(str(v2_folder(tmp_path / "db")), str(tmp_path / "store" / "my orders"))
+        import_folder(str(v2_folder(tmp_path / "db")), str(tmp_path / "store" / "my orders"))
     assert hostile.value.code == "name.not_encoded"
 
 
-def test_nothing_is_copied_into_the_folder_of_another_pipeline(tmp_path):
+def test_what_another_system_has_made_is_told_by_its_content_and_refused(tmp_path, url):
+    for name in ("offsets", "commits", "state"):
+        write(tmp_path / "spark", {f"{name}/0": "v1"})
+    orders = make_pipeline(tmp_path, 1, name="other")
+    for folder, hint in ((tmp_path / "spark", "sw.adopt"), (orders, "where it is")):
+        with pytest.raises(Unsupported) as caught:
+            import_folder(folder, url)
+        assert caught.value.code == "import.unsupported" and hint in str(caught.value.hint)
+    assert not Path(url).exists()
+
+
+def test_what_is_read_is_told_while_it_is(tmp_path, url):
+    told: list[tuple[int, int]] = []
+    import_folder(v2_folder(tmp_path / "db"), url, at="1", progress=lambda *both: told.append(both))
+    size = len(AGG[0]) + len(AGG[1])
+    assert told == [(len(AGG[0]), size), (size, size)]
+
+
+def test_nothing_is_imported_into_the_folder_of_another_pipeline(tmp_path):
     orders = make_pipeline(tmp_path, 1)
     with pytest.raises(InvalidInput, match="its store is") as caught:
-        copy_in(str(v2_folder(tmp_path / "db")), str(orders / "copied"))
+        import_folder(str(v2_folder(tmp_path / "db")), str(orders / "imported"))
     assert caught.value.code == "store.is_pipeline"
-    assert not (orders / "copied").exists()
+    assert not (orders / "imported").exists()
 
 
-def test_spark_does_not_go_on_from_what_was_copied_in(tmp_path, url):
-    copy_in(str(v2_folder(tmp_path / "db")), url)
+def test_spark_does_not_go_on_from_what_was_imported(tmp_path, url):
+    import_folder(str(v2_folder(tmp_path / "db")), url)
     pipeline = read_pipeline(url)
     with pytest.raises(Unsupported) as caught:
         hydrate(pipeline.store, head_of(pipeline), tmp_path / "work", Settings())
@@ -212,5 +230,5 @@ def test_spark_does_not_go_on_from_what_was_copied_in(tmp_path, url):
 def test_the_folder_is_only_read(tmp_path, url):
     root = v2_folder(tmp_path / "db")
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    copy_in(str(root), url)
+    import_folder(str(root), url)
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
