@@ -99,8 +99,13 @@ _LAZY = {
     "vnode_of": ".keyed.vnodes",
     "writeStream": ".streaming.writer",
 }
-# Beside pyspark and what comes with it.
-_MORE_EXTRAS = {"DeltaSink": ("delta",), "inbox": ("keyed",), "table": ("keyed",)}
+# What a name needs, if it is not pyspark and what comes with it alone.
+_EXTRAS = {
+    "DeltaSink": ("spark", "delta"),
+    "KeyedState": ("keyed",),
+    "inbox": ("spark", "keyed"),
+    "table": ("spark", "keyed"),
+}
 
 
 def __dir__() -> list[str]:
@@ -109,8 +114,9 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        with needed_for(f"sw.{name}", "spark", *_MORE_EXTRAS.get(name, ())):
-            if "keyed" in _MORE_EXTRAS.get(name, ()):  # it would be asked for only when rows come
+        extras = _EXTRAS.get(name, ("spark",))
+        with needed_for(f"sw.{name}", *extras):
+            if "keyed" in extras:  # it would be asked for only when rows come
                 import_module("rocksdict")
             return getattr(import_module(_LAZY[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 from rocksdict import AccessType, Options, Rdict
 
+import slackwater as sw
 from tests.commands import answer, refusal
 from tests.golden.old_stores import (
     LABEL,
@@ -161,4 +162,4 @@ def test_a_savepoint_of_a_keyed_state_is_restored_as_its_database(name):
     assert {key[2:]: value for key, value in stored.items() if key[:2] != b"\xff\xff"} == counts_after(2)
     database.close()
     with open_counts() as counts:
-        assert counts.load_state(LABEL) == b"state from outside, batch 2"
+        assert sw.outside_state(counts.url, LABEL) == b"state from outside, batch 2"

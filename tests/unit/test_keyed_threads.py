@@ -70,7 +70,7 @@ def test_many_threads_write_while_checkpoints_are_made(tmp_path):
 
 def test_writes_go_on_while_a_checkpoint_is_stored(opened, monkeypatch):
     opened.put(b"before", b"1")
-    real, wrote = opened._checkpointer.checkpoint, threading.Event()
+    real, wrote = opened._driver.checkpoint, threading.Event()
 
     def write() -> None:
         opened.put(b"meanwhile", b"1")
@@ -82,7 +82,7 @@ def test_writes_go_on_while_a_checkpoint_is_stored(opened, monkeypatch):
         writer.join(10)
         return real(*args, **fields)
 
-    monkeypatch.setattr(opened._checkpointer, "checkpoint", slowly)
+    monkeypatch.setattr(opened._driver, "checkpoint", slowly)
     made = opened.create_checkpoint()
     assert wrote.is_set() and made.key_count == 1 and opened.key_count == 2
     assert opened._is_changed()

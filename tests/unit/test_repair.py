@@ -445,7 +445,7 @@ def test_one_bad_read_does_not_pass_the_newest_checkpoint_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     settings = Settings(inline_max_bytes=0, object_min_bytes=1000)
-    with slackwater.read_pipeline(tmp_path, "orders", settings=settings) as program:
+    with slackwater.open_pipeline(tmp_path, "orders", settings=settings) as program:
         for row in (1, 2, 3):
             state = {0: b"%d" % row, 1: b"%d" % row * 2000}
             program.checkpoint(offsets={"rows": {"row": row}}, state={"counts": state})
@@ -456,7 +456,7 @@ def test_one_bad_read_does_not_pass_the_newest_checkpoint_over(
         read_wrong(patch, what, iter([True] * (4 if what == "manifest" else 1)))
         plan = repair(pipeline)
     assert plan is not None and (plan.to_epoch, plan.passed_over) == (3, [])
-    with slackwater.read_pipeline(tmp_path, "orders") as program:
+    with slackwater.open_pipeline(tmp_path, "orders") as program:
         assert program.offsets == {"rows": {"row": "3"}}
 
 
@@ -506,7 +506,7 @@ def test_where_no_sink_can_undo_the_newest_is_gone_on_from_whatever_was_lost(tmp
     sink = FolderSink(tmp_path / "lake")
     sink.can_undo = sinks == "none"
     given: Any = {} if sinks == "none" else {"totals": sink}
-    program = slackwater.read_pipeline(tmp_path, "orders", sinks=given, settings=Settings(keep_last=3))
+    program = slackwater.open_pipeline(tmp_path, "orders", sinks=given, settings=Settings(keep_last=3))
     for row in range(1, 5):
         last = program.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
     pipeline = tmp_path / "orders"
@@ -514,12 +514,12 @@ def test_where_no_sink_can_undo_the_newest_is_gone_on_from_whatever_was_lost(tmp
     flip(newest(pipeline))
     plan = repair(pipeline, sinks=given)
     assert plan is not None and (plan.to_epoch, plan.passed_over) == (3, [])
-    with slackwater.read_pipeline(tmp_path, "orders", sinks=given) as program:
+    with slackwater.open_pipeline(tmp_path, "orders", sinks=given) as program:
         assert program.offsets == {"rows": {"row": "3"}} and program.state == {"counts": {0: b"3"}}
 
 
 def test_a_lost_rollback_is_done_again_without_sinks_too(tmp_path: Path) -> None:
-    with slackwater.read_pipeline(tmp_path, "orders") as program:
+    with slackwater.open_pipeline(tmp_path, "orders") as program:
         for row in range(1, 5):
             program.checkpoint(offsets={"rows": {"row": row}}, state={})
     pipeline = tmp_path / "orders"

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ..errors import Corrupt, InvalidInput, Unsupported
-from ..extras import needed_for
 from ..rocks.database import Change, Rocks
 from ..settings import KIB, MIB
 from .errors import OWNER
@@ -63,8 +62,7 @@ class KeyedState:
         archive_wal: bool = False,
         cached: bool = True,
     ) -> None:
-        with needed_for("sw.KeyedState", "keyed"):
-            self._rocks = Rocks(Path(folder), OWNER, read_only=read_only, archive_wal=archive_wal, cached=cached)
+        self._rocks = Rocks(Path(folder), OWNER, read_only=read_only, archive_wal=archive_wal, cached=cached)
         try:
             (stored,) = self._rocks.get([_DESCRIPTION])
             self._description = decode(stored, Description) if stored else _described(self._rocks, vnode_count)

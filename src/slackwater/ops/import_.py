@@ -19,6 +19,8 @@ from ..formats.state import State
 from ..laminar.content import Content, Piece, fetch, load_content, partition_path
 from ..laminar.folder import Folder, open_folder, resolve
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
+from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
+from ..protocol.driver import make_first
 from ..protocol.log import list_records
 from ..protocol.pipeline import Pipeline, locate
 from ..protocol.verified_reads import load_manifest
