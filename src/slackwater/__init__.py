@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .keyed.config import CheckpointConfig
     from .keyed.opening import open_keyed
     from .ops.adopt import adopt
+    from .ops.export import export
     from .ops.import_ import import_folder
     from .ops.repair import plan_repair, repair
     from .ops.rollback import plan_rollback, rollback
@@ -49,6 +50,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "export",
     "import_folder",
     "inbox",
     "open_keyed",
@@ -75,6 +77,7 @@ _LAZY = {
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
+    "export": ".ops.export",
     "import_folder": ".ops.import_",
     "inbox": ".sources.inbox",
     "open_keyed": ".keyed.opening",

@@ -147,7 +147,7 @@ class ProgramPipeline:
             log,
             clock,
             sinks,
-            hydrate=lambda manifest: _take(store, manifest, name, settings),
+            hydrate=lambda manifest: read_checkpoint(store, manifest, name, settings),
             dropped=dropped,
             fallback=tell_fallback if fallback else None,
         )
@@ -365,7 +365,7 @@ def _position(source: str, pairs: Mapping[str, str | int]) -> SourcePosition:
         ) from None
 
 
-def _take(store: Store, manifest: Manifest, name: str, settings: Settings) -> _Recovered:
+def read_checkpoint(store: Store, manifest: Manifest, name: str, settings: Settings) -> _Recovered:
     """Get what a checkpoint holds, every byte verified; batches may bring older files along, which are let go."""
     check_kind(manifest, "program")
     recovery.refuse_renamed(manifest, name)
