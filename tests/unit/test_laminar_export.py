@@ -143,7 +143,7 @@ def test_an_export_is_sound_and_comes_back_when_it_is_imported(tmp_path, url):
     assert head_of(again).watermark_ms == 0
 
 
-@pytest.mark.parametrize(("at", "row"), [("1", "1"), ("before", "2"), ("latest", "7")])
+@pytest.mark.parametrize(("at", "row"), [("1", "1"), (2, "2"), ("before", "2"), ("latest", "7")])
 def test_a_checkpoint_is_named_by_any_ref(tmp_path, url, at, row):
     create_label(look_at(url).log, "before", "2")
     export(url, tmp_path / "db", at=at)

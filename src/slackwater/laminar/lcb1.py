@@ -77,7 +77,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
                 code="laminar.unsupported",
                 hint="read it with allow_unchecked=True if you trust it all the same",
             )
-        findings.warn("version 1 has no checksum", code="laminar.unverifiable", where="version")
+        findings.unverifiable("version 1 has no checksum", where="version", severity="warning")
     packed = memoryview(data)[_HEAD.size :]
     if version == VERSION:
         if len(packed) < _SIZE.size:
@@ -89,9 +89,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     entries = _split(_unpack(packed, size, count), count)
     keys = [key for key, _ in entries]
     if len(set(keys)) != len(keys):
-        findings.fatal(
-            "a key comes twice: which of its values counts is not known", code="laminar.damaged", where="entries"
-        )
+        findings.damaged("a key comes twice: which of its values counts is not known", where="entries")
     return Batch(version=version, entries=entries), findings
 
 

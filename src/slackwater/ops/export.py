@@ -84,7 +84,7 @@ def export(
     url: str | os.PathLike[str],
     folder: str | os.PathLike[str],
     *,
-    at: str = LATEST_REF,
+    at: str | int = LATEST_REF,
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     folder_options: Mapping[str, str] | None = None,
@@ -97,7 +97,7 @@ def export(
     """
     settings = settings or Settings()
     pipeline = open_pipeline(os.fspath(url), settings, storage_options)
-    entry = resolve(pipeline.state, at)
+    entry = resolve(pipeline.state, str(at))
     with pipeline.log.unless_retired(entry):
         manifest = load_manifest(pipeline.store, entry)
     _refuse_kind(manifest)

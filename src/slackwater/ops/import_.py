@@ -45,7 +45,7 @@ def import_folder(
     folder: str | os.PathLike[str],
     url: str | os.PathLike[str],
     *,
-    at: str = "latest",
+    at: str | int = "latest",
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     folder_options: Mapping[str, str] | None = None,
@@ -60,7 +60,7 @@ def import_folder(
     """
     settings, clock, url, options = settings or Settings(), SystemClock(), os.fspath(url), storage_options or {}
     found = _recognise(open_store(os.fspath(folder), settings, **(folder_options or {})))
-    content = load_content(found, resolve(found, at))
+    content = load_content(found, resolve(found, str(at)))
     pipeline, store = pipeline_name(url), open_store(url, settings, **options)
     refuse_inside_pipeline(url, settings, options)
     with tempfile.TemporaryDirectory(prefix="slackwater-import-") as spool:
