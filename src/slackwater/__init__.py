@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .keyed.state import KeyedState
     from .keyed.vnodes import vnode_of
     from .ops.adopt import adopt
+    from .ops.export import export
     from .ops.import_ import import_folder
     from .ops.keyed import keyed_checkpoints, outside_state
     from .ops.repair import plan_repair, repair
@@ -53,6 +54,7 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "export",
     "import_folder",
     "inbox",
     "keyed_checkpoints",
@@ -83,6 +85,7 @@ _LAZY = {
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
+    "export": ".ops.export",
     "import_folder": ".ops.import_",
     "inbox": ".sources.inbox",
     "keyed_checkpoints": ".ops.keyed",

@@ -34,6 +34,7 @@ from .protocol.pipeline import Pipeline, locate
 from .protocol.recovery import tell_fallback
 from .protocol.sinks import Attempt, CommittingSink, describe_output
 from .settings import Settings
+from .store import Store
 
 # Small partitions share batches, and one that never changes would hold on to an old batch for ever: after so many
 # epochs it is stored again, so that a restore reads few of them.
@@ -316,11 +317,15 @@ def _position(source: str, pairs: Mapping[str, str | int]) -> SourcePosition:
 
 
 def _take(pipeline: Pipeline, manifest: Manifest | None) -> tuple[_Recovered, Holdings]:
-    """Get what a checkpoint holds, every byte verified; batches may bring older files along, which are let go."""
     if manifest is None:
         return _Recovered(), {}
-    check_kind(manifest, "program")
     refuse_renamed(manifest, pipeline.name)
+    return read_checkpoint(pipeline.store, manifest, pipeline.settings)
+
+
+def read_checkpoint(store: Store, manifest: Manifest, settings: Settings) -> tuple[_Recovered, Holdings]:
+    """Get what a checkpoint holds, every byte verified; batches may bring older files along, which are let go."""
+    check_kind(manifest, "program")
     partitions = {(operator, p.partition): p for operator, held in manifest.operators.items() for p in held.partitions}
     wanted = {_file(p.path, p.version, p.unique_id): key for key, p in partitions.items()}
     found: dict[tuple[str, int], bytes] = {}
@@ -329,7 +334,7 @@ def _take(pipeline: Pipeline, manifest: Manifest | None) -> tuple[_Recovered, Ho
         if path in wanted:
             found[wanted[path]] = b"".join(parts)
 
-    holdings = get_artifacts(pipeline.store, manifest, pipeline.settings, write)
+    holdings = get_artifacts(store, manifest, settings, write)
     kept = _KeptState()
     for (operator, number), partition in partitions.items():
         data = found.get((operator, number))

@@ -74,6 +74,7 @@ END = ["release.before", "release.after"]
 ELSEWHERE = {
     "tests/e2e/test_cli_repair.py": ["repair.manifest.before", "repair.manifest.after", "repair.append.after"],
     "tests/e2e/test_cli_forget.py": ["forget.retire.before", "forget.retire.after", "forget.deleted.after"],
+    "tests/e2e/test_cli_laminar.py": ["export.snapshot.after", "export.manifest.after"],
     "tests/unit/test_trim.py": ["trim.after"],
     "tests/crash/test_keyed_kills.py": [
         "keyed.sync.before",

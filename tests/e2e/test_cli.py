@@ -42,7 +42,7 @@ HEAVY = {
 }
 COMMANDS = [
     [], ["pipelines"], ["list"], ["show"], ["verify"], ["savepoint"], ["savepoint", "create"], ["savepoint", "list"],
-    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["import"], ["probe"],
+    ["savepoint", "delete"], ["forget"], ["restore"], ["rollback"], ["repair"], ["import"], ["export"], ["probe"],
     ["run"], ["receive"], ["receive", "http"], ["receive", "ws"], ["receive", "show"],
 ]  # fmt: skip
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.commands import answer, lines, refusal, slackwater
+from slackwater.program import open_pipeline
+from tests.commands import answer, command, environment, lines, refusal, slackwater
 from tests.laminar_findings import tell
 from tests.laminar_folders import AGG, IDS, JOIN, incremental_folder, v1_folder, v2_folder, write
+from tests.pipelines import flip, make_pipeline
 
 
 def severities(document: dict) -> set[str]:
@@ -129,3 +133,80 @@ def test_an_import_that_is_killed_between_any_two_steps_is_run_again(tmp_path, p
     assert [(c["epoch"], c["settled"]) for c in listed["checkpoints"]] == [(1, True)]
     assert answer("verify", url, "--read-data")["sound"]
     assert answer("pipelines", tmp_path / "store")["pipelines"][0]["released"]
+
+
+# --- export
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Path:
+    with open_pipeline(tmp_path / "store", "orders") as pipeline:
+        for row in (1, 2):
+            state = {"counts": {0: b"a" * row, 1: b"b" * 10_000}}
+            pipeline.checkpoint(offsets={"rows": {"row": row}}, state=state)
+    return tmp_path / "store" / "orders"
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_checkpoint_is_exported_shown_verified_and_imported_again(tmp_path, url):
+    db = tmp_path / "db"
+    exported = answer("export", url, db, "--at", "1")["exported"]
+    assert (exported["epoch"], exported["partitions"], exported["size_bytes"]) == (1, 2, 10_001)
+    shown = answer("show", db)
+    assert shown["latest"] == exported["checkpoint_id"] and "fatal" not in severities(shown)
+    assert answer("verify", db, "--read-data")["sound"]
+    assert answer("import", db, tmp_path / "store" / "again")["imported"]["origin"]["epoch"] == 1
+    again = answer("show", tmp_path / "store" / "again")
+    assert again["sources"] == {"rows": {"source_type": "program", "offsets": {"row": "1"}}}
+    assert [p["size_bytes"] for p in again["operators"]["counts"]["partitions"]] == [1, 10_000]
+
+
+def test_an_export_for_people_says_what_became_what(tmp_path, url):
+    said = lines("export", tmp_path / "db", SLACKWATER_PIPELINE=str(url))
+    assert "epoch 2 of orders" in said[0] and said[1].endswith(f"laminar-v2 in {tmp_path / 'db'}")
+    assert said[2].endswith("1 operator, 2 partitions, 9.8 KiB, every byte verified")
+
+
+def test_what_cannot_be_exported_is_refused_with_its_exit_code(tmp_path, url):
+    db = tmp_path / "db"
+    assert "export.unsupported" in refusal("export", make_pipeline(tmp_path, 1, name="spark"), db, code=14)
+    assert "pipeline.not_found" in refusal("export", tmp_path / "store" / "nothing", db, code=10)
+    assert "checkpoint.not_found" in refusal("export", url, db, "--at", "9", code=10)
+    assert "is a file, not a folder" in refusal("export", url, write(tmp_path, {"file": "x"}) / "file", code=2)
+    assert "export.not_empty" in refusal("export", url, v2_folder(tmp_path / "other"), code=2)
+    assert "give URL and FOLDER" in refusal("export", url, code=2)
+    flip(max(url.rglob("*.lcb")))
+    assert "artifact.damaged" in refusal("export", url, db, code=13)
+    assert not db.exists()
+
+
+@pytest.mark.parametrize("point", ["export.snapshot.after", "export.snapshot.after@2", "export.manifest.after"])
+def test_an_export_that_is_killed_is_no_checkpoint_before_it_is_whole_and_is_run_again(tmp_path, url, point):
+    db = tmp_path / "db"
+    killed = slackwater("export", url, db, SLACKWATER_FAILPOINTS=f"{point}=kill")
+    assert killed.returncode == -signal.SIGKILL
+    assert not (db / "checkpoints" / "_latest").exists()
+    if point == "export.manifest.after":
+        assert answer("verify", db, "--read-data")["sound"]
+    else:
+        assert "import.no_folder" in refusal("import", db, tmp_path / "store" / "again", code=10)
+    answer("export", url, db)
+    answer("export", url, tmp_path / "whole")
+    visible = {path: data for path, data in files_in(db).items() if not Path(path).name.startswith(".")}
+    assert visible == files_in(tmp_path / "whole")
+
+
+def test_an_export_that_is_ended_leaves_nothing_on_the_local_disk(tmp_path, url):
+    (spool := tmp_path / "tmp").mkdir()
+    variables = {"TMPDIR": str(spool), "SLACKWATER_FAILPOINTS": "export.snapshot.after=stop"}
+    with subprocess.Popen(command("export", url, tmp_path / "db"), env=environment(**variables)) as running:
+        os.waitid(os.P_PID, running.pid, os.WSTOPPED | os.WNOWAIT)
+        assert list(spool.iterdir())
+        running.send_signal(signal.SIGTERM)
+        running.send_signal(signal.SIGCONT)
+        assert running.wait(30) == 130
+    assert list(spool.iterdir()) == []
+    assert not (tmp_path / "db" / "checkpoints" / "_latest").exists()

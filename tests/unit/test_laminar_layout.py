@@ -9,9 +9,7 @@ import pytest
 from slackwater.clock import SystemClock
 from slackwater.laminar.layout import (
     CheckpointPaths,
-    batch_path,
     below_checkpoint,
-    incremental_folder,
     may_hold,
     object_key,
     survey,
@@ -66,10 +64,13 @@ def test_A12_a_prefix_is_a_relative_key():
 
 
 def test_D10_the_batchers_prefix_is_joined_as_laminar_joins_it_and_found_all_the_same():
-    assert batch_path("nodes/abc/", 7) == "nodes/abc/checkpoints/batch-000007.lz4"
-    assert batch_path("nodes/abc", 7) == "nodes/abccheckpoints/batch-000007.lz4"
-    found = survey([batch_path("", 7), batch_path("a/", 7), batch_path("nodes/abc", 1_000_000), "batch-000009.lz4"])
-    assert sorted(found.batches.values()) == [7, 7, 9, 1_000_000]
+    joined = {
+        "checkpoints/batch-000007.lz4": 7,
+        "nodes/abc/checkpoints/batch-000008.lz4": 8,
+        "nodes/abccheckpoints/batch-1000000.lz4": 1_000_000,
+        "batch-000009.lz4": 9,
+    }
+    assert survey(joined).batches == joined
 
 
 def test_a_stored_path_is_cut_down_to_what_lies_below_its_checkpoint():
@@ -111,7 +112,7 @@ def test_a_folder_is_recognised_by_its_keys():
 
 
 def test_names_of_incremental_folders_are_exact():
-    assert incremental_folder(1) == "checkpoint_0000000000000001"
+    assert [place.name for place in survey(["checkpoint_000000000000001a/metadata.json"]).places] == ["26"]
     assert survey(["checkpoint_1/metadata.json"]).places == []  # E9: not padded
     assert survey(["checkpoint_000000000000000A/metadata.json"]).places == []
 

@@ -26,7 +26,7 @@ from .text import note, plain
 INTERRUPTED = 130
 READER_LEFT = 141  # as of a command that SIGPIPE has ended
 COMMANDS = (
-    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "repair", "import",
+    "pipelines", "list", "show", "verify", "savepoint", "forget", "restore", "rollback", "repair", "import", "export",
     "probe", "run", "receive",
 )  # fmt: skip
 # A command whose name no module can have.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from math import isnan
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,22 @@ def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool)
 
 
 url_argument = click.argument("url", envvar=VARIABLE)
+
+
+def url_and(other: str) -> Callable[[_Function], _Function]:
+    """Take URL and one argument more, or that alone when the variable names the pipeline."""
+
+    def split(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, str]:
+        url = os.environ.get(VARIABLE)
+        if len(names) == 1 and url:
+            return url, names[0]
+        if len(names) != 2:
+            raise click.UsageError(f"give URL and {other}; URL may be left out when {VARIABLE} is set")
+        return names[0], names[1]
+
+    return click.argument(f"url_and_{other.lower()}", nargs=-1, metavar=f"[URL] {other}", callback=split)
+
+
 json_option = click.option(
     "--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help="Print one JSON document."
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from typing import Any
-
 import click
 
-from .options import VARIABLE, at_option, read_pipeline, store_options, tell_choice, url_argument
+from .options import (
+    at_option,
+    read_pipeline,
+    store_options,
+    tell_choice,
+    url_and,
+    url_argument,
+)
 from .text import format_age, format_time, note, plain, print_json, print_table
 
 
@@ -26,24 +29,11 @@ def command() -> None:
     """
 
 
-def _split_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, str]:
-    """Take URL and LABEL, or LABEL alone when the variable names the pipeline."""
-    url = os.environ.get(VARIABLE)
-    if len(names) == 1 and url:
-        return url, names[0]
-    if len(names) != 2:
-        raise click.UsageError(f"give URL and LABEL; URL may be left out when {VARIABLE} is set")
-    return names[0], names[1]
-
-
-_names_argument: Callable[[Any], Any] = click.argument("names", nargs=-1, metavar="[URL] LABEL", callback=_split_names)
-
-
 @command.command("create")
-@_names_argument
+@url_and("LABEL")
 @at_option
 @store_options
-def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) -> None:
+def create(url_and_label: tuple[str, str], ref: str, as_json: bool, timeout_s: float) -> None:
     """Give a checkpoint a LABEL: 1 to 100 printable characters that are no epoch, no id and no time.
 
     \b
@@ -54,7 +44,7 @@ def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) ->
     from ..ops.refs import passed_over  # noqa: PLC0415
     from ..ops.savepoint import create_label  # noqa: PLC0415
 
-    url, label = names
+    url, label = url_and_label
     pipeline = read_pipeline(url, timeout_s)
     savepoint = create_label(pipeline.log, label, ref)
     state = pipeline.log.state or pipeline.state
@@ -101,10 +91,10 @@ def list_all(url: str, as_json: bool, timeout_s: float) -> None:
 
 
 @command.command("delete")
-@_names_argument
+@url_and("LABEL")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @store_options
-def delete(names: tuple[str, str], dry_run: bool, as_json: bool, timeout_s: float) -> None:
+def delete(url_and_label: tuple[str, str], dry_run: bool, as_json: bool, timeout_s: float) -> None:
     """Delete a LABEL. Its checkpoint stays until retention drops it.
 
     \b
@@ -114,7 +104,7 @@ def delete(names: tuple[str, str], dry_run: bool, as_json: bool, timeout_s: floa
     """
     from ..ops.savepoint import delete_label, get_label  # noqa: PLC0415
 
-    url, label = names
+    url, label = url_and_label
     pipeline = read_pipeline(url, timeout_s)
     savepoint = get_label(pipeline.state, label) if dry_run else delete_label(pipeline.log, label)
     if as_json:

@@ -38,7 +38,10 @@ class Piece(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of LaminarDB. Its pieces are in order: by operator, by partition, each from its snapshot on."""
+    """A checkpoint of LaminarDB. Its pieces are in order: by operator, by partition, each from its snapshot on.
+
+    An operator may have none.
+    """
 
     origin: Origin
     watermark_ms: int
@@ -48,14 +51,15 @@ class Content(msgspec.Struct, frozen=True, kw_only=True):
     table_store_path: str | None
     sink_epochs: dict[str, int]
     vnode_count: int | None
+    operator_names: list[str]
     pieces: list[Piece]
 
     @property
     def operators(self) -> dict[str, dict[int, list[Piece]]]:
         """The pieces by operator and partition."""
-        found: dict[str, dict[int, list[Piece]]] = {}
+        found: dict[str, dict[int, list[Piece]]] = {name: {} for name in self.operator_names}
         for piece in self.pieces:
-            found.setdefault(piece.operator, {}).setdefault(piece.partition, []).append(piece)
+            found[piece.operator].setdefault(piece.partition, []).append(piece)
         return found
 
 
@@ -126,6 +130,7 @@ def content_v1(manifest: CheckpointManifest, *, manifest_sha256: str, sidecar: b
         table_store_path=_relative(manifest.table_store_checkpoint_path),
         sink_epochs=manifest.sink_epochs,
         vnode_count=manifest.vnode_count,
+        operator_names=sorted(manifest.operator_states),
         pieces=list(_pieces_v1(manifest, sidecar)),
     )
 
@@ -187,6 +192,7 @@ def content_v2(chain: Sequence[CheckpointManifestV2], *, manifest_sha256: str) -
         table_store_path=None,
         sink_epochs={},
         vnode_count=None,
+        operator_names=sorted(manifest.operators),
         pieces=[
             piece
             for name, operator in sorted(manifest.operators.items())

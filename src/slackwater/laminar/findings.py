@@ -28,14 +28,32 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Findings(list[Finding]):
     """Findings as they are collected, in the order of the document."""
 
-    def fatal(self, message: str, *, code: str, where: str) -> None:
-        self.append(Finding(code=code, severity="fatal", message=message, where=where))
+    def damaged(self, message: str, *, where: str) -> None:
+        """Bytes are missing, cut or changed, or mean nothing."""
+        self.append(Finding(code="laminar.damaged", severity="fatal", message=message, where=where))
 
-    def warn(self, message: str, *, code: str, where: str) -> None:
-        self.append(Finding(code=code, severity="warning", message=message, where=where))
+    def inconsistent(self, message: str, *, where: str) -> None:
+        """The document contradicts itself or the folder, as LaminarDB has written it."""
+        self.append(Finding(code="laminar.inconsistent", severity="fatal", message=message, where=where))
 
-    def note(self, message: str, *, code: str, where: str) -> None:
-        self.append(Finding(code=code, severity="note", message=message, where=where))
+    def unsupported(self, message: str, *, where: str) -> None:
+        """It is there, and is not read or carried on."""
+        self.append(Finding(code="laminar.unsupported", severity="fatal", message=message, where=where))
+
+    def not_committed(self, message: str, *, where: str) -> None:
+        """A sink may lack rows that the offsets have passed."""
+        self.append(Finding(code="laminar.sink_not_committed", severity="fatal", message=message, where=where))
+
+    def unverifiable(self, message: str, *, where: str, severity: Severity = "fatal") -> None:
+        """Nothing says what the bytes must be."""
+        self.append(Finding(code="laminar.unverifiable", severity=severity, message=message, where=where))
+
+    def warn(self, message: str, *, where: str) -> None:
+        """It is not as LaminarDB documents it, and decides nothing."""
+        self.append(Finding(code="laminar.unusual", severity="warning", message=message, where=where))
+
+    def note(self, message: str, *, where: str) -> None:
+        self.append(Finding(code="laminar.unusual", severity="note", message=message, where=where))
 
 
 def fatal(findings: Iterable[Finding]) -> list[Finding]:
@@ -62,31 +80,25 @@ def refuse_fatal(findings: Iterable[Finding], what: str) -> None:
 def check_count(value: int, where: str, findings: Findings) -> None:
     """A number that no JSON tool keeps cannot be carried on (C12)."""
     if value > _MAX_COUNT:
-        findings.fatal(
-            "the number is above 2^53 - 1 and cannot be carried on", code="laminar.inconsistent", where=where
-        )
+        findings.inconsistent("the number is above 2^53 - 1 and cannot be carried on", where=where)
 
 
 def check_positive(value: int, where: str, findings: Findings) -> None:
     if value == 0:
-        findings.fatal("it is 0, and counts from 1", code="laminar.inconsistent", where=where)
+        findings.inconsistent("it is 0, and counts from 1", where=where)
     check_count(value, where, findings)
 
 
 def check_time(value: int, where: str, findings: Findings) -> None:
     """A clock that could not be read gives 0; nothing is decided by it."""
     if value == 0:
-        findings.warn("it is 0: the clock could not be read", code="laminar.unusual", where=where)
+        findings.warn("it is 0: the clock could not be read", where=where)
     check_count(value, where, findings)
 
 
 def check_watermark(value: int | None, findings: Findings) -> None:
     if value is not None and not 0 <= value <= _MAX_COUNT:
-        findings.fatal(
-            "a watermark before 1970, or past 2^53 - 1 ms, cannot be carried on",
-            code="laminar.inconsistent",
-            where="watermark",
-        )
+        findings.inconsistent("a watermark before 1970, or past 2^53 - 1 ms, cannot be carried on", where="watermark")
 
 
 def check_names(names: Iterable[str], where: str, findings: Findings) -> None:
@@ -97,19 +109,17 @@ def check_names(names: Iterable[str], where: str, findings: Findings) -> None:
         except InvalidInput:
             fits = False
         if not fits:
-            findings.fatal(
-                "it is empty, made of dots, too long, or has control characters",
-                code="laminar.inconsistent",
-                where=f"{where}.{name[:60]!r}",
+            findings.inconsistent(
+                "it is empty, made of dots, too long, or has control characters", where=f"{where}.{name[:60]!r}"
             )
 
 
 def check_epoch(epoch: int, newest: int, where: str, findings: Findings) -> None:
     """The epoch that an entry repeats must not be another than the manifest's (A14)."""
     if epoch > newest:
-        findings.fatal(f"it belongs to epoch {epoch}, after epoch {newest}", code="laminar.inconsistent", where=where)
+        findings.inconsistent(f"it belongs to epoch {epoch}, after epoch {newest}", where=where)
     elif epoch < newest:
-        findings.warn(f"it belongs to epoch {epoch}, before epoch {newest}", code="laminar.unusual", where=where)
+        findings.warn(f"it belongs to epoch {epoch}, before epoch {newest}", where=where)
 
 
 _WITHOUT_TOPIC = re.compile(r"partition-[0-9]+")
@@ -118,17 +128,13 @@ _WITHOUT_TOPIC = re.compile(r"partition-[0-9]+")
 def check_offsets(source_type: str, offsets: Mapping[str, str], where: str, findings: Findings) -> None:
     """Two spellings of Kafka's partitions exist: LaminarDB's documents leave the topic out, connectors do not (C13)."""
     if source_type == "kafka" and any(_WITHOUT_TOPIC.fullmatch(key) for key in offsets):
-        findings.note(
-            "the keys do not name the topic; they are carried on as they are",
-            code="laminar.unusual",
-            where=where,
-        )
+        findings.note("the keys do not name the topic; they are carried on as they are", where=where)
 
 
 def unprotected(findings: Findings) -> None:
     """Nothing vouches for LaminarDB's manifest itself (A8, C4): every one has this finding."""
-    findings.warn(
+    findings.unverifiable(
         "the manifest has no digest: a changed offset, watermark or inline byte cannot be noticed",
-        code="laminar.unverifiable",
         where="manifest",
+        severity="warning",
     )

@@ -154,9 +154,7 @@ def _check_place(place: Place, document: Document, sizes: dict[str, int], findin
     """Check what only the folder can tell: the id in the name, and the sizes of what the document names."""
     said = str(document.id if isinstance(document, IncrementalCheckpointMetadata) else document.checkpoint_id)
     if place.name and place.name != said:
-        findings.fatal(
-            f"the document says {said}, its name says {place.name}", code="laminar.damaged", where=place.document
-        )
+        findings.damaged(f"the document says {said}, its name says {place.name}", where=place.document)
     if isinstance(document, CheckpointManifest):
         manifest_v1.check_sidecar_size(document, sizes.get(place.sidecar), findings)
     elif isinstance(document, IncrementalCheckpointMetadata):
@@ -172,15 +170,13 @@ def _check_artifacts(place: Place, document: CheckpointManifestV2, sizes: dict[s
             where = f"operators.{name}.partition-{partition.partition_id}"
             key = artifact_key(sizes, place, document.checkpoint_id, name, partition)
             if key is None:
-                findings.fatal("the object is not there", code="laminar.damaged", where=where)
+                findings.damaged("the object is not there", where=where)
                 continue
             if key in seen:
-                findings.fatal("another partition has the same object", code="laminar.inconsistent", where=where)
+                findings.inconsistent("another partition has the same object", where=where)
             seen.add(key)
             if sizes[key] != partition.size_bytes:
-                findings.fatal(
-                    f"{key} has {sizes[key]} bytes, not {partition.size_bytes}", code="laminar.damaged", where=where
-                )
+                findings.damaged(f"{key} has {sizes[key]} bytes, not {partition.size_bytes}", where=where)
 
 
 def artifact_key(
@@ -248,17 +244,14 @@ def _check_forms(store: Store, found: Surveyed, findings: Findings) -> None:
             documents.setdefault(place.name, []).append(place)
     for name, places in documents.items():
         if len(places) > 1 and _differ(store, places):
-            findings.fatal(
+            findings.damaged(
                 f"checkpoint {name} has two manifests, {places[0].document} and {places[1].document}, that differ",
-                code="laminar.damaged",
                 where=name,
             )
     defective = sum(place.form == "defective" for place in found.places)
     if defective:
         findings.note(
-            f"{defective} of the checkpoints lie beside their folders: LaminarDB joins paths without a slash",
-            code="laminar.unusual",
-            where="/",
+            f"{defective} of the checkpoints lie beside their folders: LaminarDB joins paths without a slash", where="/"
         )
 
 
@@ -268,9 +261,9 @@ def _differ(store: Store, places: list[Place]) -> bool:
 
 def _check_strays(found: Surveyed, findings: Findings) -> None:
     for key in found.strays[:20]:
-        findings.warn("its name is none that LaminarDB gives to a checkpoint", code="laminar.unusual", where=key)
+        findings.warn("its name is none that LaminarDB gives to a checkpoint", where=key)
     for name in found.partial[:20]:
-        findings.warn("the checkpoint was begun and has no document", code="laminar.unusual", where=name)
+        findings.warn("the checkpoint was begun and has no document", where=name)
 
 
 def _read_latest(store: Store, found: Surveyed, checkpoints: list[LaminarCheckpoint], findings: Findings) -> str | None:
@@ -284,13 +277,9 @@ def _read_latest(store: Store, found: Surveyed, checkpoints: list[LaminarCheckpo
         latest = next(filter(None, match.groups()), None) if match else None
         named = [c for c in checkpoints if c.checkpoint_id == latest]
         if not named:
-            findings.warn(
-                "it names no checkpoint of the folder; the newest is found without it",
-                code="laminar.unusual",
-                where=key,
-            )
+            findings.warn("it names no checkpoint of the folder; the newest is found without it", where=key)
         elif named[0] is not checkpoints[-1]:
-            findings.note("it does not name the checkpoint of the greatest epoch", code="laminar.unusual", where=key)
+            findings.note("it does not name the checkpoint of the greatest epoch", where=key)
     return latest
 
 

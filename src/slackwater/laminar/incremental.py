@@ -61,28 +61,20 @@ def validate(metadata: IncrementalCheckpointMetadata, findings: Findings) -> Non
     check_time(metadata.timestamp, "timestamp", findings)
     check_watermark(metadata.watermark, findings)
     # LaminarDB has no digest of state.bin anywhere (E6), and keeps nothing but metadata in most of its folders (E1).
-    findings.fatal(
-        "nothing says what the bytes of state.bin must be, so they cannot be verified",
-        code="laminar.unverifiable",
-        where="state.bin",
+    findings.unverifiable(
+        "nothing says what the bytes of state.bin must be, so they cannot be verified", where="state.bin"
     )
     if metadata.is_incremental and metadata.parent_id is None:
-        findings.fatal("it is incremental and names no parent", code="laminar.inconsistent", where="parent_id")
+        findings.inconsistent("it is incremental and names no parent", where="parent_id")
     if metadata.parent_id is not None and metadata.parent_id >= metadata.id:
-        findings.fatal("its parent is not older than itself", code="laminar.inconsistent", where="parent_id")
+        findings.inconsistent("its parent is not older than itself", where="parent_id")
 
 
 def check_state_size(metadata: IncrementalCheckpointMetadata, size_bytes: int | None, findings: Findings) -> None:
     """Compare the size of ``state.bin``, None when it is not there, with what the metadata says."""
     if size_bytes is None and metadata.size_bytes:
-        findings.fatal("state.bin is not there", code="laminar.damaged", where="state.bin")
+        findings.damaged("state.bin is not there", where="state.bin")
     elif size_bytes is None:
-        findings.warn(
-            "there is no state.bin: the checkpoint holds offsets at the most",
-            code="laminar.unusual",
-            where="state.bin",
-        )
+        findings.warn("there is no state.bin: the checkpoint holds offsets at the most", where="state.bin")
     elif size_bytes != metadata.size_bytes:
-        findings.fatal(
-            f"state.bin has {size_bytes} bytes, not {metadata.size_bytes}", code="laminar.damaged", where="state.bin"
-        )
+        findings.damaged(f"state.bin has {size_bytes} bytes, not {metadata.size_bytes}", where="state.bin")

@@ -59,24 +59,6 @@ def artifact(operator: str, partition: int, *, delta: bool) -> str:
     return f"operators/{operator}/partition-{partition}.{'delta' if delta else 'snap'}"
 
 
-def batch_path(prefix: str, epoch: int) -> str:
-    """The batcher's object: the prefix is joined as it is, slash or not (D10), and there is one name an epoch (D1).
-
-    >>> batch_path("", 7), batch_path("nodes/abc", 1_000_000)
-    ('checkpoints/batch-000007.lz4', 'nodes/abccheckpoints/batch-1000000.lz4')
-    """
-    return f"{prefix}checkpoints/batch-{epoch:06d}.lz4"
-
-
-def incremental_folder(number: int) -> str:
-    """The folder of an incremental checkpoint.
-
-    >>> incremental_folder(0x123456789ABCDEF0)
-    'checkpoint_123456789abcdef0'
-    """
-    return f"checkpoint_{number:016x}"
-
-
 def object_key(path: str) -> str:
     """The key that object_store makes of a path: empty segments dropped, special characters encoded.
 
@@ -125,6 +107,7 @@ _V2 = re.compile(rf"{_BASE}(?P<id>{_UUID})(?P<slash>/?)manifest\.json")
 _V1 = re.compile(rf"{_BASE}checkpoint_(?P<id>[0-9]{{6,20}})/manifest\.json")
 _V1_OBJECTS = re.compile(r"manifests/manifest-(?P<id>[0-9]{6,20})\.json")
 _INCREMENTAL = re.compile(rf"{_BASE}checkpoint_(?P<id>[0-9a-f]{{16}})/metadata\.json")
+# The batcher joins its prefix as it is, slash or not (D10), and has one name an epoch (D1).
 _BATCH = re.compile(r"(?:.*?)(?:checkpoints/|^)batch-(?P<epoch>[0-9]{6,20})\.lz4")
 _POINTER = re.compile(rf"{_BASE}(?:_latest|latest\.txt)|manifests/latest\.json")
 _PARTIAL = re.compile(rf"({_BASE}checkpoint_[0-9a-f]{{6,20}})/.+")

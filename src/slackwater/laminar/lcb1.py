@@ -35,6 +35,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     entries: list[tuple[str, bytes]]
 
 
+def frame(key: bytes, data: bytes) -> bytes:
+    """Encode one entry, as the body of a batch has one after the other."""
+    return _SIZE.pack(len(key)) + key + _SIZE.pack(len(data)) + data
+
+
 def encode(entries: Iterable[tuple[str, bytes]]) -> bytes:
     """Encode version 2, as LaminarDB does; what does not fit its 32-bit fields is refused, never cut (D3)."""
     body, count = bytearray(), 0
@@ -43,7 +48,7 @@ def encode(entries: Iterable[tuple[str, bytes]]) -> bytes:
             name = key.encode()
         except UnicodeEncodeError:
             raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="laminar.invalid") from None
-        body += _SIZE.pack(len(name)) + name + _SIZE.pack(len(data)) + data
+        body += frame(name, data)
         count += 1
         if len(body) > MAX_BATCH_BYTES:
             raise InvalidInput(
@@ -72,7 +77,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
                 code="laminar.unsupported",
                 hint="read it with allow_unchecked=True if you trust it all the same",
             )
-        findings.warn("version 1 has no checksum", code="laminar.unverifiable", where="version")
+        findings.unverifiable("version 1 has no checksum", where="version", severity="warning")
     packed = memoryview(data)[_HEAD.size :]
     if version == VERSION:
         if len(packed) < _SIZE.size:
@@ -84,9 +89,7 @@ def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findin
     entries = _split(_unpack(packed, size, count), count)
     keys = [key for key, _ in entries]
     if len(set(keys)) != len(keys):
-        findings.fatal(
-            "a key comes twice: which of its values counts is not known", code="laminar.damaged", where="entries"
-        )
+        findings.damaged("a key comes twice: which of its values counts is not known", where="entries")
     return Batch(version=version, entries=entries), findings
 
 

@@ -202,19 +202,17 @@ def validate(manifest: CheckpointManifest, findings: Findings) -> None:
     check_watermark(manifest.watermark, findings)
     # The number is LaminarDB's; our keyed states have taken it over.
     if manifest.vnode_count != VNODE_COUNT:
-        findings.fatal(
+        findings.unsupported(
             f"state is spread over {manifest.vnode_count or 'an unknown number of'} virtual partitions, not "
             f"{VNODE_COUNT}: keys cannot be found",
-            code="laminar.unsupported",
             where="vnode_count",
         )
     _validate_sources(manifest, findings)
     _validate_sinks(manifest, findings)
     _validate_states(manifest, findings)
     if manifest.table_store_checkpoint_path is not None:
-        findings.fatal(
+        findings.unsupported(
             "the reference tables are outside the checkpoint, and nothing vouches for them",
-            code="laminar.unsupported",
             where="table_store_checkpoint_path",
         )
 
@@ -225,17 +223,15 @@ def _validate_sources(manifest: CheckpointManifest, findings: Findings) -> None:
     check_names(manifest.table_offsets, "table_offsets", findings)
     names = set(manifest.source_names)
     for name in sorted(names - manifest.source_offsets.keys()):
-        findings.fatal(
-            f"the source {name!r} has no offsets: it would begin at its default",
-            code="laminar.inconsistent",
-            where="source_offsets",
+        findings.inconsistent(
+            f"the source {name!r} has no offsets: it would begin at its default", where="source_offsets"
         )
     for field, named in (
         ("source_offsets", manifest.source_offsets.keys()),
         ("source_watermarks", manifest.source_watermarks.keys()),
     ):
         for name in sorted(named - names):
-            findings.fatal(f"{name!r} is not in source_names", code="laminar.inconsistent", where=field)
+            findings.inconsistent(f"{name!r} is not in source_names", where=field)
     for field, offsets in (("source_offsets", manifest.source_offsets), ("table_offsets", manifest.table_offsets)):
         for name, connector in offsets.items():
             where = f"{field}.{name}"
@@ -247,34 +243,29 @@ def _validate_sinks(manifest: CheckpointManifest, findings: Findings) -> None:
     _check_sorted(manifest.sink_names, "sink_names", findings)
     epochs, statuses = manifest.sink_epochs, manifest.sink_commit_statuses
     for name in sorted((epochs.keys() | statuses.keys()) - set(manifest.sink_names)):
-        findings.fatal(f"{name!r} is not in sink_names", code="laminar.inconsistent", where="sink_names")
+        findings.inconsistent(f"{name!r} is not in sink_names", where="sink_names")
     for name in sorted(epochs.keys() ^ statuses.keys()):
         has, lacks = ("an epoch", "commit status") if name in epochs else ("a commit status", "epoch")
-        findings.fatal(
-            f"the sink {name!r} has {has} and no {lacks}", code="laminar.inconsistent", where="sink_commit_statuses"
-        )
+        findings.inconsistent(f"the sink {name!r} has {has} and no {lacks}", where="sink_commit_statuses")
     for name, epoch in epochs.items():
         if epoch > manifest.epoch:
-            findings.fatal(
-                f"the sink has committed epoch {epoch}, after epoch {manifest.epoch}",
-                code="laminar.inconsistent",
-                where=f"sink_epochs.{name}",
+            findings.inconsistent(
+                f"the sink has committed epoch {epoch}, after epoch {manifest.epoch}", where=f"sink_epochs.{name}"
             )
     for name, status in statuses.items():
         if status.status != "Committed":
             # LaminarDB's error text may hold credentials and has no bound: it is never repeated (C14).
-            findings.fatal(
+            findings.not_committed(
                 f"the sink's commit is {status.status}: it may lack rows that the offsets have passed",
-                code="laminar.sink_not_committed",
                 where=f"sink_commit_statuses.{name}",
             )
 
 
 def _check_sorted(names: list[str], where: str, findings: Findings) -> None:
     if len(set(names)) != len(names):
-        findings.fatal("a name comes twice", code="laminar.inconsistent", where=where)
+        findings.inconsistent("a name comes twice", where=where)
     elif names != sorted(names):
-        findings.warn("the names are not sorted, as they should be", code="laminar.unusual", where=where)
+        findings.warn("the names are not sorted, as they should be", where=where)
 
 
 def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
@@ -284,36 +275,27 @@ def _validate_states(manifest: CheckpointManifest, findings: Findings) -> None:
         try:
             place = state.place()
         except Corrupt as error:
-            findings.fatal(error.message, code="laminar.damaged", where=f"operator_states.{name}")
+            findings.damaged(error.message, where=f"operator_states.{name}")
             continue
         if isinstance(place, Range):
             ranges.append((place.offset, place.offset + place.length, name))
     end = 0
     for start, stop, name in sorted(ranges):
         if start < end:
-            findings.fatal(
-                "its range of state.bin overlaps another operator's",
-                code="laminar.damaged",
-                where=f"operator_states.{name}",
-            )
+            findings.damaged("its range of state.bin overlaps another operator's", where=f"operator_states.{name}")
         elif start > end:
             findings.warn(
-                f"{start - end} bytes of state.bin before it belong to nobody",
-                code="laminar.unusual",
-                where=f"operator_states.{name}",
+                f"{start - end} bytes of state.bin before it belong to nobody", where=f"operator_states.{name}"
             )
         end = max(end, stop)
     if end > MAX_SIDECAR_BYTES:
-        findings.fatal(
+        findings.damaged(
             f"the ranges end at byte {end}; a state.bin of more than {MAX_SIDECAR_BYTES} bytes is not read",
-            code="laminar.damaged",
             where="operator_states",
         )
     if ranges and (manifest.state_checksum is None or not _SHA256.fullmatch(manifest.state_checksum.lower())):
-        findings.fatal(
-            "there is no SHA-256 of state.bin, so its bytes cannot be verified",
-            code="laminar.unverifiable",
-            where="state_checksum",
+        findings.unverifiable(
+            "there is no SHA-256 of state.bin, so its bytes cannot be verified", where="state_checksum"
         )
 
 
@@ -328,17 +310,11 @@ def check_sidecar_size(manifest: CheckpointManifest, size_bytes: int | None, fin
         (s.external_offset + s.external_length for s in manifest.operator_states.values() if s.external), default=0
     )
     if size_bytes is None and has_sidecar(manifest):
-        findings.fatal("state.bin is not there", code="laminar.damaged", where="state.bin")
+        findings.damaged("state.bin is not there", where="state.bin")
     elif size_bytes is not None and size_bytes < end:
-        findings.fatal(
-            f"state.bin has {size_bytes} bytes, and the ranges end at {end}", code="laminar.damaged", where="state.bin"
-        )
+        findings.damaged(f"state.bin has {size_bytes} bytes, and the ranges end at {end}", where="state.bin")
     elif size_bytes is not None and size_bytes > end:
-        findings.warn(
-            f"{size_bytes - end} bytes at the end of state.bin belong to nobody",
-            code="laminar.unusual",
-            where="state.bin",
-        )
+        findings.warn(f"{size_bytes - end} bytes at the end of state.bin belong to nobody", where="state.bin")
 
 
 def check_sidecar(manifest: CheckpointManifest, sidecar: bytes, findings: Findings) -> None:
@@ -346,7 +322,7 @@ def check_sidecar(manifest: CheckpointManifest, sidecar: bytes, findings: Findin
     if manifest.state_checksum is None:
         return
     if hashlib.sha256(sidecar).hexdigest() != manifest.state_checksum.lower():
-        findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where="state.bin")
+        findings.damaged("its SHA-256 is not the one that the manifest names", where="state.bin")
 
 
 def source_type(connector: ConnectorCheckpoint) -> str:

@@ -74,9 +74,7 @@ class _Id:
         if not isinstance(value, str) or not _UUID.fullmatch(value):
             serde.malformed(f"{where} is no UUID")
         if not _UUID7.fullmatch(value.lower()):
-            findings.warn(
-                "it is not a UUIDv7, so ids do not even tell roughly when", code="laminar.unusual", where=where
-            )
+            findings.warn("it is not a UUIDv7, so ids do not even tell roughly when", where=where)
         return value.lower()
 
     def write(self, value: Any, where: str) -> Any:
@@ -121,11 +119,7 @@ def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
     check_positive(manifest.epoch, "epoch", findings)
     check_time(manifest.timestamp_ms, "timestamp_ms", findings)
     check_watermark(manifest.watermark, findings)
-    findings.note(
-        "it says nothing about sinks, tables and the query: what they have is not known",
-        code="laminar.unusual",
-        where="manifest",
-    )
+    findings.note("it says nothing about sinks, tables and the query: what they have is not known", where="manifest")
     check_names(manifest.source_offsets, "source_offsets", findings)
     for name, source in manifest.source_offsets.items():
         where = f"source_offsets.{name}"
@@ -138,7 +132,7 @@ def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:
     total = sum(p.size_bytes for operator in manifest.operators.values() for p in operator.partitions)
     _check_sum(total, manifest.total_size_bytes, "total_size_bytes", findings)
     if manifest.parent_id == manifest.checkpoint_id:
-        findings.fatal("the checkpoint is its own parent", code="laminar.inconsistent", where="parent_id")
+        findings.inconsistent("the checkpoint is its own parent", where="parent_id")
 
 
 def _validate_operator(
@@ -147,30 +141,26 @@ def _validate_operator(
     where = f"operators.{name}"
     numbers = [partition.partition_id for partition in operator.partitions]
     if len(set(numbers)) != len(numbers):
-        findings.fatal("a partition comes twice", code="laminar.inconsistent", where=where)
+        findings.inconsistent("a partition comes twice", where=where)
     elif sorted(numbers) != list(range(len(numbers))):
         # LaminarDB's own uploader loses entries above its concurrency (B1): what is not named would restore empty.
-        findings.fatal("a partition is missing between those that are named", code="laminar.inconsistent", where=where)
+        findings.inconsistent("a partition is missing between those that are named", where=where)
     _check_sum(sum(p.size_bytes for p in operator.partitions), operator.total_bytes, f"{where}.total_bytes", findings)
     for partition in operator.partitions:
         place = f"{where}.partition-{partition.partition_id}"
         check_count(partition.size_bytes, place, findings)
         if partition.sha256 is None:
-            findings.fatal(
-                "it has no SHA-256, so its bytes cannot be verified", code="laminar.unverifiable", where=place
-            )
+            findings.unverifiable("it has no SHA-256, so its bytes cannot be verified", where=place)
         elif not _SHA256.fullmatch(partition.sha256):
-            findings.fatal("its SHA-256 is not 64 hex digits", code="laminar.damaged", where=place)
+            findings.damaged("its SHA-256 is not 64 hex digits", where=place)
         expected = artifact(name, partition.partition_id, delta=partition.is_delta)
         if below_checkpoint(partition.path, manifest.checkpoint_id) != expected:
-            findings.fatal(f"its path does not lead to {expected}", code="laminar.damaged", where=place)
+            findings.damaged(f"its path does not lead to {expected}", where=place)
         if partition.is_delta and manifest.parent_id is None:
-            findings.fatal("it is a delta, and the checkpoint has no parent", code="laminar.inconsistent", where=place)
+            findings.inconsistent("it is a delta, and the checkpoint has no parent", where=place)
         elif partition.is_delta:
             findings.warn(
-                "it is a delta and does not name its base; the parent's partition is taken for it",
-                code="laminar.unusual",
-                where=place,
+                "it is a delta and does not name its base; the parent's partition is taken for it", where=place
             )
 
 
@@ -178,8 +168,6 @@ def _check_sum(total: int, said: int, where: str, findings: Findings) -> None:
     if total == said:
         return
     if said == 0:  # LaminarDB's constructor leaves it so, and nothing computes it.
-        findings.warn(
-            f"it is 0 and was never computed; the sizes add up to {total}", code="laminar.unusual", where=where
-        )
+        findings.warn(f"it is 0 and was never computed; the sizes add up to {total}", where=where)
     else:
-        findings.fatal(f"the sizes add up to {total}, not {said}", code="laminar.damaged", where=where)
+        findings.damaged(f"the sizes add up to {total}, not {said}", where=where)

@@ -142,15 +142,11 @@ class Shape(Generic[_Struct]):
             elif name in self._required:
                 malformed(f"{place} is missing")
             else:
-                findings.fatal(
-                    "the field is missing; serde would read it as empty", code="laminar.damaged", where=place
-                )
+                findings.damaged("the field is missing; serde would read it as empty", where=place)
         for name in value:
             if name not in self._kinds:
-                findings.fatal(
-                    "the field is unknown, so what it means would be lost",
-                    code="laminar.unsupported",
-                    where=join(where, name[:80]),
+                findings.unsupported(
+                    "the field is unknown, so what it means would be lost", where=join(where, name[:80])
                 )
         return self._struct(**found)
 
@@ -182,11 +178,7 @@ def parse(data: bytes, findings: Findings) -> Any:
         found = dict(items)
         if len(found) != len(items):
             (twice, _), *_ = Counter(key for key, _ in items).most_common(1)
-            findings.fatal(
-                "the key comes twice, and only one of the values would count",
-                code="laminar.damaged",
-                where=twice[:80],
-            )
+            findings.damaged("the key comes twice, and only one of the values would count", where=twice[:80])
         return found
 
     try:

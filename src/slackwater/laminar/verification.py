@@ -111,7 +111,7 @@ def _read(folder: Folder, checkpoint: LaminarCheckpoint, objects: dict[str, Part
                 continue  # Another finding says so.
             data = folder.store.get(key, max_bytes=entry.size_bytes)
             if hashlib.sha256(data).hexdigest() != entry.sha256.lower():
-                findings.fatal("its SHA-256 is not the one that the manifest names", code="laminar.damaged", where=key)
+                findings.damaged("its SHA-256 is not the one that the manifest names", where=key)
     except SlackwaterError as error:
         _unless_away(error, checkpoint.place.document, findings)
     return findings
@@ -133,4 +133,4 @@ def _read_batch(folder: Folder, key: str) -> Findings:
 def _unless_away(error: SlackwaterError, where: str, findings: Findings) -> None:
     if isinstance(error, Unavailable):
         raise error
-    findings.fatal(f"it could not be read: {error.message}", code="laminar.damaged", where=where)
+    findings.damaged(f"it could not be read: {error.message}", where=where)

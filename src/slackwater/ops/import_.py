@@ -46,7 +46,7 @@ def import_folder(
     folder: str | os.PathLike[str],
     url: str | os.PathLike[str],
     *,
-    at: str = "latest",
+    at: str | int = "latest",
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     folder_options: Mapping[str, str] | None = None,
@@ -61,7 +61,7 @@ def import_folder(
     """
     settings, url, options = settings or Settings(), os.fspath(url), storage_options or {}
     found = _recognise(open_store(os.fspath(folder), settings, **(folder_options or {})))
-    content = load_content(found, resolve(found, at))
+    content = load_content(found, resolve(found, str(at)))
     pipeline_name(url)
     refuse_inside_pipeline(url, settings, options)
     with tempfile.TemporaryDirectory(prefix="slackwater-import-") as spool:
