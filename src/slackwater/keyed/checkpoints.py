@@ -24,11 +24,11 @@ from ..formats.change import Settlement
 from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
 from ..formats.state import LiveCheckpoint, Savepoint
-from ..ops.savepoint import create_label
 from ..protocol.address import pipeline_name
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import Checkpointer
 from ..protocol.cut import Cut, CutFile, CutOperator
+from ..protocol.labels import label_checkpoint
 from ..protocol.log import Log
 from ..protocol.recovery import Claimed
 from ..protocol.retention import References, delete_old, sweep
@@ -246,7 +246,7 @@ class KeyedCheckpoints:
         """Label the newest checkpoint, so that retention keeps it."""
         with self._checkpointing:
             self._refuse_ended()
-            return create_label(self._log, label)
+            return label_checkpoint(self._log, label)
 
     # --- the end
 
