@@ -84,7 +84,7 @@ def delta(folder: Path, rounds: int) -> None:
 
 def new_bytes(counts: KeyedCheckpoints, made: CheckpointMetadata) -> int:
     entry = counts._checkpointer.state.live[-1]
-    objects = load_manifest(counts._store, entry).objects
+    objects = load_manifest(counts._pipeline.store, entry).objects
     return entry.manifest_size_bytes + sum(stored.size_bytes for stored in objects if made.id in stored.key)
 
 

@@ -17,25 +17,21 @@ from typing import cast
 
 import msgspec
 
-from ..clock import Clock
 from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.change import Settlement
 from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
 from ..formats.state import LiveCheckpoint, Savepoint
-from ..protocol.address import pipeline_name
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import Checkpointer
 from ..protocol.cut import Cut, CutFile, CutOperator
 from ..protocol.labels import label_checkpoint
-from ..protocol.log import Log
+from ..protocol.pipeline import Pipeline
 from ..protocol.recovery import Claimed
 from ..protocol.retention import References, delete_old, sweep
 from ..protocol.sinks import Attempt
 from ..rocks.database import Change
-from ..settings import Settings
-from ..store import Store
 from .capture import STATE, capture_keyed
 from .config import CheckpointConfig
 from .format import Figures, Lineage, encode
@@ -49,23 +45,15 @@ MAX_OUTSIDE_BYTES = 1024**3
 Offsets = Mapping[str, Mapping[str, str]]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a keyed pipeline is: its store and its log, and the local folder of its database."""
+class KeyedPipeline(Pipeline, frozen=True, kw_only=True):
+    """Where a keyed pipeline is: in its store, and in the local folder of its database."""
 
     config: CheckpointConfig
-    settings: Settings
-    clock: Clock
-    store: Store
-    log: Log
     local: LocalFolder
 
-    @property
-    def name(self) -> str:
-        return pipeline_name(self.config.url)
 
-
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline goes on with: its database, and what the newest checkpoint holds of it.
+class OpenedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The database that a run goes on with, and what the newest checkpoint holds of it.
 
     ``saved_at`` is where the database stood in that checkpoint; None when there is none, or nothing says it.
     """
@@ -86,22 +74,22 @@ class KeyedCheckpoints:
     config: CheckpointConfig
     url: str
 
-    def __init__(self, place: Place, claimed: Claimed, opened: Opened) -> None:
-        self.config, self.url = place.config, place.store.url
-        self._store, self._log, self._clock, self._settings = place.store, place.log, place.clock, place.settings
-        self._local, self._state, self._tables = place.local, opened.state, frozenset(opened.held)
-        self._references = References(self._store, self._settings)
-        sweep(self._store, self._log, claimed, {}, self._references)
+    def __init__(self, pipeline: KeyedPipeline, claimed: Claimed, opened: OpenedState) -> None:
+        self.config, self.url = pipeline.config, pipeline.store.url
+        self._pipeline, self._clock = pipeline, pipeline.clock
+        self._local, self._state, self._tables = pipeline.local, opened.state, frozenset(opened.held)
+        self._references = References(pipeline.store, pipeline.settings)
+        sweep(pipeline.store, pipeline.log, claimed, {}, self._references)
         self._checkpointer = Checkpointer(
-            store=self._store,
-            log=self._log,
-            clock=self._clock,
-            settings=self._settings,
-            pipeline=place.name,
+            store=pipeline.store,
+            log=pipeline.log,
+            clock=pipeline.clock,
+            settings=pipeline.settings,
+            pipeline=pipeline.name,
             holdings=opened.held,
             settlement=opened.settlement,
         )
-        delete_old(self._store, self._log, self._checkpointer, self._references)
+        delete_old(pipeline.store, pipeline.log, self._checkpointer, self._references)
         self._saved_at, self._saved_time = opened.saved_at, self._clock.monotonic()
         self._unsaved_bytes = _measure(self._local.database, self._tables) if self._is_changed() else 0
         self._failure: BaseException | None = None
@@ -226,7 +214,7 @@ class KeyedCheckpoints:
                 report = self._checkpointer.checkpoint(cut, attempt, captured_ms=captured_ms)
                 self._local.remove_cut()
                 self._references.know(report.checkpoint_id, report.objects)
-                delete_old(self._store, self._log, self._checkpointer, self._references)
+                delete_old(self._pipeline.store, self._pipeline.log, self._checkpointer, self._references)
             with self._writing:
                 self._saved_at, self._saved_time = figures.wal_position, self._clock.monotonic()
                 self._unsaved_bytes -= unsaved
@@ -246,7 +234,7 @@ class KeyedCheckpoints:
         """Label the newest checkpoint, so that retention keeps it."""
         with self._checkpointing:
             self._refuse_ended()
-            return label_checkpoint(self._log, label)
+            return label_checkpoint(self._pipeline.log, label)
 
     # --- the end
 

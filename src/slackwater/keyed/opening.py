@@ -13,25 +13,24 @@ from typing import Literal, cast
 
 import msgspec
 
-from ..clock import SystemClock
 from ..errors import Conflict, Corrupt, InvalidInput
 from ..extras import needed_for
 from ..formats.change import Claim
 from ..formats.manifest import Manifest, references
 from ..formats.state import State
 from ..protocol import recovery
-from ..protocol.address import pipeline_name, refuse_inside_pipeline
+from ..protocol.address import refuse_inside_pipeline
 from ..protocol.artifacts import Held
 from ..protocol.checkpoint import release_failed
 from ..protocol.fallback import recover, tell_fallback
 from ..protocol.kinds import KEYED, check_kind, refuse_foreign
-from ..protocol.log import Log
 from ..protocol.log_damage import read_record
+from ..protocol.pipeline import locate
 from ..protocol.recovery import Claimed, Head, redrive, twice
 from ..settings import Settings
-from ..store import Store, open_store
+from ..store import Store
 from .capture import STATE, operator_of
-from .checkpoints import KeyedCheckpoints, Opened, Place
+from .checkpoints import KeyedCheckpoints, KeyedPipeline, OpenedState
 from .config import CheckpointConfig
 from .format import Lineage
 from .local_folder import TOKEN, LocalFolder
@@ -77,21 +76,20 @@ def open_keyed(
     config.validate()
     with needed_for("sw.open_keyed", "keyed"):
         import rocksdict  # noqa: F401, PLC0415 - before anything is claimed
-    clock = SystemClock()
     # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
-    store = open_store(config.url, settings, **(storage_options or {}))
-    log = Log(store, clock, settings)
-    refuse_foreign(store, log, pipeline_name(config.url), "keyed")
-    if log.state is None:
+    located = locate(config.url, settings, storage_options)
+    refuse_foreign(located.store, located.log, located.name, "keyed")
+    if located.log.state is None:
         refuse_inside_pipeline(config.url, settings, storage_options)
-    local = LocalFolder(config.folder, clock, archive_wal=not config.truncate_wal)
-    place = Place(config=config, settings=settings, clock=clock, store=store, log=log, local=local)
+    local = LocalFolder(config.folder, located.clock, archive_wal=not config.truncate_wal)
+    pipeline = KeyedPipeline(**msgspec.structs.asdict(located), config=config, local=local)
+    store, log = pipeline.store, pipeline.log
     try:
-        found = _look_at(place, take_over=take_over)
-        claimed = recovery.claim(store, log, clock, pipeline=place.name, driver=local.driver, sinks={})
+        found = _look_at(pipeline, take_over=take_over)
+        claimed = recovery.claim(store, log, pipeline.clock, pipeline=pipeline.name, driver=local.driver, sinks={})
         try:
-            return KeyedCheckpoints(place, claimed, _go_on(place, found, claimed, fallback=fallback))
+            return KeyedCheckpoints(pipeline, claimed, _go_on(pipeline, found, claimed, fallback=fallback))
         except BaseException as error:
             release_failed(log, claimed.state.generation, error)
             raise
@@ -100,12 +98,12 @@ def open_keyed(
         raise
 
 
-def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
+def _look_at(pipeline: KeyedPipeline, *, take_over: bool) -> KeyedState | None:
     """Open the local database, if it may go on; None when the head is to be restored, or there is nothing yet.
 
     What is a conflict is one before the claim, which would fence whoever is right.
     """
-    local, known = place.local, place.log.state
+    local, known = pipeline.local, pipeline.log.state
     if not local.database.exists():
         return None
     database = local.open()
@@ -121,14 +119,14 @@ def _look_at(place: Place, *, take_over: bool) -> KeyedState | None:
         return None
     if known is None:
         raise Conflict(
-            f"{local.folder} belongs to a pipeline, and there is none at {place.store.url}",
+            f"{local.folder} belongs to a pipeline, and there is none at {pipeline.store.url}",
             code="keyed.other_pipeline",
             hint="see that checkpoint_dir is right; or move the folder away, and a new pipeline begins",
         )
     if plan_opening(lineage, known, local.folder) == "replace":
         return None
     if not take_over:
-        _refuse_opened_elsewhere(place.store, known, local)
+        _refuse_opened_elsewhere(pipeline.store, known, local)
     return database
 
 
@@ -189,40 +187,40 @@ def _refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> 
         )
 
 
-def _go_on(place: Place, found: KeyedState | None, claimed: Claimed, *, fallback: bool) -> Opened:
+def _go_on(pipeline: KeyedPipeline, found: KeyedState | None, claimed: Claimed, *, fallback: bool) -> OpenedState:
     """Go on with the local database that was found, or restore the head, now that the pipeline is claimed."""
-    state, local = claimed.state, place.local
+    state, local = claimed.state, pipeline.local
     # A tool may have rolled back since it was looked at.
     if found is not None and plan_opening(cast(Lineage, found.lineage), state, local.folder) == "keep":
-        return _hold(place, claimed, found) if state.head else Opened(state=found, held={})
+        return _hold(pipeline, claimed, found) if state.head else OpenedState(state=found, held={})
     if state.head is None:
-        return Opened(state=local.begin(state.uid), held={})
+        return OpenedState(state=local.begin(state.uid), held={})
 
     def receive(manifest: Manifest) -> dict[str, Held]:
         check_kind(manifest, "keyed")
-        recovery.refuse_renamed(manifest, place.name)
-        return local.receive(place.store, manifest, place.settings)
+        recovery.refuse_renamed(manifest, pipeline.name)
+        return local.receive(pipeline.store, manifest, pipeline.settings)
 
     agree = tell_fallback if fallback else None
-    recovered = recover(place.store, place.log, place.clock, {}, hydrate=receive, fallback=agree)
+    recovered = recover(pipeline.store, pipeline.log, pipeline.clock, {}, hydrate=receive, fallback=agree)
     head, held = cast(tuple[Head, dict[str, Held]], recovered)
     if local.database.exists():
         logger.warning("the pipeline was rolled back: %s is replaced by epoch %d", local.database, head.manifest.epoch)
     base_id, base_epoch = head.manifest.checkpoint_id, head.manifest.epoch
     database = local.replace(Lineage(uid=state.uid, base_id=base_id, base_epoch=base_epoch, attempt_id=None))
-    return Opened(state=database, held=held, settlement=head.settlement, saved_at=database.wal_position)
+    return OpenedState(state=database, held=held, settlement=head.settlement, saved_at=database.wal_position)
 
 
-def _hold(place: Place, claimed: Claimed, found: KeyedState) -> Opened:
+def _hold(pipeline: KeyedPipeline, claimed: Claimed, found: KeyedState) -> OpenedState:
     """Tell what the head holds of the local database, without reading it: a checkpoint refers to tables by name."""
     try:
-        head = twice(lambda: cast(Head, redrive(place.store, place.log, claimed.state, {})))
+        head = twice(lambda: cast(Head, redrive(pipeline.store, pipeline.log, claimed.state, {})))
         manifest = head.manifest
         if missing := references(manifest) - set(claimed.survey.keys):
             raise Corrupt(f"the object {min(missing)} is not there", code="keyed.head_damaged")
     except Corrupt as damage:
-        if not place.config.incremental:
-            return Opened(state=found, held={})
+        if not pipeline.config.incremental:
+            return OpenedState(state=found, held={})
         raise Corrupt(
             f"the newest checkpoint is damaged, and the next one would refer to it: {damage.message}",
             code="keyed.head_damaged",
@@ -235,4 +233,4 @@ def _hold(place: Place, claimed: Claimed, found: KeyedState) -> Opened:
         for file in partition.files
         if file.object is not None and file.offset is not None
     }
-    return Opened(state=found, held=held, settlement=head.settlement, saved_at=partition.version)
+    return OpenedState(state=found, held=held, settlement=head.settlement, saved_at=partition.version)
