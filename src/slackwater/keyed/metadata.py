@@ -1,4 +1,4 @@
-"""What is known of one checkpoint of a keyed pipeline: the fields of the seed's metadata, with real values."""
+"""What is known of one checkpoint of a keyed pipeline: the fields of LaminarDB's metadata, with real values."""
 
 from __future__ import annotations
 
