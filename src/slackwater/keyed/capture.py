@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ..errors import Corrupt
 from ..formats.keys import format_name
+from ..protocol.artifacts import Holdings
 from ..protocol.cut import CutFile, CutOperator, CutPartition
 from .format import DESCRIPTION_FILE, FOLDER, Snapshot, decode
 from .state import KeyedState
@@ -59,6 +61,35 @@ def capture_keyed(folder: Path, name: str, held: Collection[str]) -> tuple[CutOp
 
 def _cut(here: str, path: Path) -> CutFile:
     return CutFile(f"{here}/{path.name}", path, path.stat().st_size)
+
+
+def check_tables(folder: Path, tables: Iterable[CutFile], held: Holdings, *, read_new: bool) -> None:
+    """See that tables which are stored again are what they were: a bit that has rotted here would be stored, too.
+
+    Those that are ``held`` have a digest. Where others are not made of such, they are read whole.
+    """
+    new = False
+    for table in tables:
+        if table.path not in held:
+            new = True
+        elif _digest(folder / Path(table.path).name) != held[table.path].sha256:
+            raise Corrupt(
+                f"the local table {table.path} is not the one that was stored before",
+                code="keyed.damaged",
+                hint="move the folder away: then the newest checkpoint is restored",
+            )
+    if new and read_new:
+        state = KeyedState(folder, vnode_count=read_snapshot(folder).state.vnode_count, read_only=True, cached=False)
+        try:
+            for _ in state.scan():
+                pass
+        finally:
+            state.close()
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_keyed(folder: Path, vnode_count: int) -> None:
