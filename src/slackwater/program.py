@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 
 from .clock import this_process
-from .errors import Conflict, Corrupt, InvalidInput, SlackwaterError
+from .errors import Corrupt, InvalidInput, SlackwaterError
 from .formats.keys import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
 from .formats.positions import text_position
@@ -28,7 +28,7 @@ from .protocol.address import join_url, refuse_pipeline
 from .protocol.artifacts import Holdings, get_artifacts
 from .protocol.checkpoint import CheckpointReport
 from .protocol.cut import Cut, CutFile, CutOperator, CutPartition
-from .protocol.driver import Driver, open_driver
+from .protocol.driver import Driver, open_driver, was_fenced
 from .protocol.kinds import PROGRAM, check_kind, refuse_foreign, refuse_renamed
 from .protocol.pipeline import Pipeline, locate
 from .protocol.recovery import tell_fallback
@@ -186,8 +186,7 @@ class ProgramPipeline:
             unfinished = [self.attempt] if self._failure is None else []
             hindrance = self._driver.end(self._failure, unfinished)
             # Whoever was fenced has nothing to end: what was checkpointed counts.
-            fenced = isinstance(hindrance, Conflict) and hindrance.code == "driver.fenced"
-            if hindrance is not None and not fenced:
+            if hindrance is not None and not was_fenced(hindrance):
                 raise hindrance
 
     def __enter__(self) -> ProgramPipeline:

@@ -433,15 +433,15 @@ def test_E9_what_is_no_name_of_a_checkpoint_counts_for_nothing(tmp_path):
 def test_E10_a_checkpoint_counts_although_older_ones_cannot_be_deleted(tmp_path, caplog, monkeypatch):
     with open_keyed(config_of(tmp_path, max_retained=1)) as counts:
         counts.create_checkpoint()
-        real = type(counts._store).delete
+        real = type(counts._pipeline.store).delete
 
         def refuse(*_: Any) -> None:
             raise sw.Unavailable("the store refuses", code="store.denied")
 
-        monkeypatch.setattr(type(counts._store), "delete", refuse)
+        monkeypatch.setattr(type(counts._pipeline.store), "delete", refuse)
         assert counts.create_checkpoint().epoch == 2
         assert "not deleted yet" in caplog.text
-        monkeypatch.setattr(type(counts._store), "delete", real)
+        monkeypatch.setattr(type(counts._pipeline.store), "delete", real)
         assert counts.create_checkpoint().epoch == 3
         manifests = (tmp_path / "store" / "counts" / "checkpoints").rglob("manifest.json")
         assert [path.parent.name for path in manifests] == [made.id for made in sw.keyed_checkpoints(counts.url)]
@@ -596,8 +596,8 @@ def test_a_repair_replaces_the_local_database(tmp_path):
             counts.put(b"n", b"%d" % number)
             counts.create_checkpoint()
             if number == 1:
-                first_lost = counts._log.number + 1
-        last = counts._log.number
+                first_lost = counts._pipeline.log.number + 1
+        last = counts._pipeline.log.number
     for number in range(first_lost, last + 2):
         path = tmp_path / "store" / "counts" / record_key(number)
         path.write_bytes(path.read_bytes()[:-40])
@@ -725,7 +725,7 @@ def test_a_store_that_does_not_answer_ends_the_pipeline_and_the_next_start_has_e
             raise sw.Unavailable("the store is away", code="store.unavailable")
 
         with monkeypatch.context() as patched:
-            patched.setattr(type(counts._store), "put", away)
+            patched.setattr(type(counts._pipeline.store), "put", away)
             with pytest.raises(sw.Unavailable):
                 counts.create_checkpoint()
         with pytest.raises(sw.InvalidInput):
@@ -744,7 +744,7 @@ def test_a_hundredth_that_has_changed_costs_a_few_hundredths_and_a_restore_reads
         for _ in range(30):
             fill(counts, chosen.sample(range(keys), keys // 100))
             made = counts.create_checkpoint()
-            manifest = load_manifest(counts._store, counts._driver.state.live[-1])
+            manifest = load_manifest(counts._pipeline.store, counts._driver.state.live[-1])
             own = [stored for stored in manifest.objects if made.id in stored.key]
             new.append(sum(stored.size_bytes for stored in own) / full.size_bytes)
             objects.append(len(manifest.objects))

@@ -228,7 +228,7 @@ def test_what_the_disk_says_of_a_write_does_not_hide_that_the_store_did_not_answ
         waits = pool.submit(write, opened, 0)
         assert disk.began.wait(30)
         plain_disk(opened._state)
-        patched.setattr(type(opened._store), "put", away)
+        patched.setattr(type(opened._pipeline.store), "put", away)
         with pytest.raises(sw.Unavailable, match="the store is away"):
             opened.create_checkpoint()
         disk.goes_on.set()

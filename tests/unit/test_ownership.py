@@ -87,7 +87,7 @@ def test_each_kind_of_pipeline_is_refused_by_the_others(tmp_path: Path) -> None:
             open_pipeline(tmp_path / "store", "counts")
         assert caught.value.code == "library.foreign"
         with pytest.raises(Unsupported, match="not Spark's: they are a keyed state's"):
-            refuse_foreign(counts._store, counts._log, "counts", "spark")
+            refuse_foreign(counts._pipeline.store, counts._pipeline.log, "counts", "spark")
         assert counts.create_checkpoint().epoch == 2, "nobody has fenced it"
     with open_pipeline(tmp_path / "store", "words") as words:
         words.checkpoint(offsets={}, state={})
@@ -110,6 +110,6 @@ def test_a_driver_of_another_kind_that_has_no_checkpoint_yet_is_not_fenced(tmp_p
         with pytest.raises(Unsupported, match="no checkpoint yet"):
             open_pipeline(tmp_path / "store", "counts")
         with pytest.raises(Unsupported, match="no checkpoint yet") as caught:
-            refuse_foreign(counts._store, counts._log, "counts", "spark")
+            refuse_foreign(counts._pipeline.store, counts._pipeline.log, "counts", "spark")
         assert caught.value.code == "hydrate.foreign"
         counts.create_checkpoint()

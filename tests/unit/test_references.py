@@ -10,9 +10,10 @@ from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, InvalidInput, NotFound, SlackwaterError, Unavailable
 from slackwater.formats.change import NOTHING_PACKED, Change, Checkpoint, Claim, Label, Settlement
 from slackwater.formats.state import State
-from slackwater.ops.refs import check_label, find_label, resolve
+from slackwater.ops.refs import resolve
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.protocol import state as protocol_state
+from slackwater.protocol.labels import check_label, find_label
 from slackwater.protocol.log import Log
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ..errors import Corrupt
 from ..formats.keys import format_name
 from ..formats.manifest import Manifest
+from ..protocol.artifacts import Holdings
 from ..protocol.cut import CutFile, CutOperator, CutPartition
 from .format import DESCRIPTION_FILE, FOLDER, Snapshot, decode
 from .state import KeyedState
@@ -75,6 +77,35 @@ def check_restored(directory: Path, manifest: Manifest) -> None:
     check_keyed(folder, manifest.vnode_count)
     for left in set(folder.iterdir()) - restored:  # RocksDB's binding has noted how it was opened
         left.unlink()
+
+
+def check_tables(folder: Path, tables: Iterable[CutFile], held: Holdings, *, read_new: bool) -> None:
+    """See that tables which are stored again are what they were: a bit that has rotted here would be stored, too.
+
+    Those that are ``held`` have a digest. Where others are not made of such, they are read whole.
+    """
+    new = False
+    for table in tables:
+        if table.path not in held:
+            new = True
+        elif _digest(folder / Path(table.path).name) != held[table.path].sha256:
+            raise Corrupt(
+                f"the local table {table.path} is not the one that was stored before",
+                code="keyed.damaged",
+                hint="move the folder away: then the newest checkpoint is restored",
+            )
+    if new and read_new:
+        state = KeyedState(folder, vnode_count=read_snapshot(folder).state.vnode_count, read_only=True, cached=False)
+        try:
+            for _ in state.scan():
+                pass
+        finally:
+            state.close()
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_keyed(folder: Path, vnode_count: int) -> None:

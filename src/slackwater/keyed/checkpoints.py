@@ -7,29 +7,28 @@ The local database is the checkpoint that it goes on from, with all that was wri
 
 from __future__ import annotations
 
-import hashlib
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from types import TracebackType
 from typing import cast
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable
+from ..errors import InvalidInput, SlackwaterError
 from ..failpoints import reach
 from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
 from ..formats.state import LiveCheckpoint, Savepoint
-from ..ops.savepoint import create_label
-from ..protocol.cut import Cut, CutFile, CutOperator
-from ..protocol.driver import Driver
+from ..protocol.cut import Cut, CutFile
+from ..protocol.driver import Driver, may_release, was_fenced
+from ..protocol.labels import label_checkpoint
+from ..protocol.pipeline import Pipeline
 from ..protocol.sinks import Attempt
 from ..rocks.database import Change
-from .capture import STATE, capture_keyed
+from .capture import STATE, capture_keyed, check_tables
 from .config import CheckpointConfig
-from .format import Figures, Lineage, encode
+from .format import Lineage, Snapshot, encode, figures_of
 from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, draw_up
 from .state import KeyedState, check_size
@@ -40,8 +39,15 @@ MAX_OUTSIDE_BYTES = 1024**3
 Offsets = Mapping[str, Mapping[str, str]]
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pipeline goes on with: its database, once that is in its place.
+class KeyedPipeline(Pipeline, frozen=True, kw_only=True):
+    """Where a keyed pipeline is: in its store, and in the local folder of its database."""
+
+    config: CheckpointConfig
+    local: LocalFolder
+
+
+class OpenedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The database that a run goes on with, once that is in its place.
 
     ``saved_at`` is where the database stood in the newest checkpoint; None when there is none, or nothing says it.
     """
@@ -53,28 +59,24 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 class KeyedCheckpoints:
     """A keyed state that this program writes, and its checkpoints. ``with`` it, or call ``close`` at the end.
 
-    Any thread may call it. Writes of several threads become durable together, with one sync. A write waits for the
-    moment in which a checkpoint is cut, but not until that is stored.
+    Any thread may call it. Writes of several threads share syncs. A write waits for the moment in which a checkpoint is
+    cut, but not until that is stored.
     """
 
     config: CheckpointConfig
     url: str
 
-    def __init__(self, config: CheckpointConfig, local: LocalFolder, driver: Driver, opened: Opened) -> None:
-        pipeline = driver.pipeline
-        self.config, self.url = config, pipeline.store.url
-        self._driver, self._local = driver, local
-        self._store, self._log, self._clock, self._settings = (
-            pipeline.store,
-            pipeline.log,
-            pipeline.clock,
-            pipeline.settings,
-        )
-        self._state, self._tables = cast(KeyedState, opened.state), frozenset(driver.holdings)
+    def __init__(self, pipeline: KeyedPipeline, driver: Driver, opened: OpenedState) -> None:
+        self.config, self.url = pipeline.config, pipeline.store.url
+        self._pipeline, self._clock, self._driver = pipeline, pipeline.clock, driver
+        self._local, self._state = pipeline.local, cast(KeyedState, opened.state)
+        self._tables = frozenset(driver.holdings)
         self._saved_at, self._saved_time = opened.saved_at, self._clock.monotonic()
-        self._unsaved_bytes = _measure(self._local.database, self._tables) if self._is_changed() else 0
+        self._unsaved_bytes = self._local.measure(self._tables) if self._is_changed() else 0
         self._failure: BaseException | None = None
-        self._closed = self._scanned = False
+        self._closed = False
+        # Whether tables that no checkpoint holds were read whole: those that come later are made of what was.
+        self._tables_read = False
         self._writing, self._checkpointing = threading.RLock(), threading.RLock()
 
     # --- the state
@@ -168,28 +170,25 @@ class KeyedCheckpoints:
                 # The cut writes all that was applied into synced tables, be it synced in the log or not.
                 if offsets is not None or watermark_ms is not None:
                     self._state.apply(self._state.prepare([], offsets=offsets, watermark_ms=watermark_ms))
-                self._cut(attempt.checkpoint_id)
-                description, unsaved = self._state.description, self._unsaved_bytes
-                figures = Figures(
-                    key_count=description.key_count,
-                    wal_position=self._state.wal_position,
-                    watermark_ms=description.watermark_ms,
-                )
+                snapshot, unsaved = self._cut(attempt.checkpoint_id), self._unsaved_bytes
+            figures = figures_of(snapshot)
             with self._unless_ended():
                 operator, files = capture_keyed(self._local.cut, STATE, self._tables if self.config.incremental else ())
+                tables = [file for part in operator.partitions for file in part.files]
                 files += [CutFile(KEYED_FILE, data := encode(figures), len(data))]
                 if state is not None:
                     files.append(CutFile(OUTSIDE_FILE, state, len(state)))
                 cut = Cut(
                     micro_batch=self.epoch + 1,
-                    watermark_ms=description.watermark_ms or 0,
-                    sources={source: text_position("keyed", pairs) for source, pairs in description.offsets.items()},
+                    watermark_ms=figures.watermark_ms or 0,
+                    sources={name: text_position("keyed", pairs) for name, pairs in snapshot.state.offsets.items()},
                     operators=[operator],
                     files=files,
-                    vnode_count=description.vnode_count,
+                    vnode_count=snapshot.state.vnode_count,
                 )
                 if not self.config.incremental:
-                    self._check_tables(operator)
+                    check_tables(self._local.cut, tables, self._driver.holdings, read_new=not self._tables_read)
+                    self._tables_read = True
                     self._driver.store_all_again()
                 captured_ms = round(1000 * (self._clock.monotonic() - began))
                 report = self._driver.checkpoint(cut, attempt, captured_ms=captured_ms)
@@ -197,15 +196,14 @@ class KeyedCheckpoints:
             with self._writing:
                 self._saved_at, self._saved_time = figures.wal_position, self._clock.monotonic()
                 self._unsaved_bytes -= unsaved
-            tables = [file.path for part in operator.partitions for file in part.files]
-            self._tables = frozenset(tables)
+            self._tables = frozenset(table.path for table in tables)
             return draw_up(
                 cast(LiveCheckpoint, self._driver.state.find(report.epoch)),
                 figures,
-                offsets={source: dict(pairs) for source, pairs in description.offsets.items()},
+                offsets={name: dict(pairs) for name, pairs in snapshot.state.offsets.items()},
                 size_bytes=report.full_bytes,
                 objects=report.objects,
-                tables=tables,
+                tables=self._tables,
                 has_state=state is not None,
             )
 
@@ -213,7 +211,7 @@ class KeyedCheckpoints:
         """Label the newest checkpoint, so that retention keeps it."""
         with self._checkpointing:
             self._refuse_ended()
-            return create_label(self._log, label)
+            return label_checkpoint(self._pipeline.log, label)
 
     # --- the end
 
@@ -228,9 +226,7 @@ class KeyedCheckpoints:
             self._closed = True
             try:
                 hindrance = self._driver.end(self._failure)
-                # Whoever was fenced has nothing to end.
-                fenced = isinstance(hindrance, Conflict) and hindrance.code == "driver.fenced"
-                if hindrance is not None and not fenced:
+                if hindrance is not None and not was_fenced(hindrance):
                     raise hindrance
             finally:
                 self._local.close()
@@ -247,7 +243,7 @@ class KeyedCheckpoints:
         with suppress(SlackwaterError):  # the first error is the one to tell
             self.close()
 
-    def _cut(self, checkpoint_id: str) -> None:
+    def _cut(self, checkpoint_id: str) -> Snapshot:
         """Say in the database which checkpoint is about to be made of it, and make a copy of it as it is then."""
         head = self._driver.state.head
         self._state.note_lineage(
@@ -260,32 +256,9 @@ class KeyedCheckpoints:
         )
         reach("keyed.lineage.after")
         self._local.remove_cut()
-        self._state.checkpoint(self._local.cut)
+        snapshot = self._state.checkpoint(self._local.cut)
         reach("keyed.cut.after")
-
-    def _check_tables(self, operator: CutOperator) -> None:
-        """See that tables which are stored again are what they were: a bit that has rotted here would be stored, too.
-
-        Those that the newest checkpoint holds have a digest. Others were read whole once, or are made of such since.
-        """
-        tables = [file for part in operator.partitions for file in part.files]
-        held = self._driver.holdings
-        for table in tables:
-            if table.path in held and _digest(cast(Path, table.source)) != held[table.path].sha256:
-                raise Corrupt(
-                    f"the local table {table.path} is not the one that was stored before",
-                    code="keyed.damaged",
-                    hint="move the folder away: then the newest checkpoint is restored",
-                )
-        if not self._scanned and any(table.path not in held for table in tables):
-            vnodes = self._state.description.vnode_count
-            cut = KeyedState(self._local.cut, vnode_count=vnodes, read_only=True, cached=False)
-            try:
-                for _ in cut.scan():
-                    pass
-            finally:
-                cut.close()
-        self._scanned = True
+        return snapshot
 
     def _is_changed(self) -> bool:
         return self._saved_at is None or self._state.wal_position != self._saved_at
@@ -304,35 +277,21 @@ class KeyedCheckpoints:
         except InvalidInput:
             raise
         except BaseException as error:
-            if not isinstance(self._failure, Conflict | Unavailable):  # after these nothing is released
+            if may_release(self._failure):  # else that is what decides how this run ends
                 self._failure = error
             raise
 
     def _refuse_ended(self) -> None:
-        self._refuse_closed()
-        if self._failure is not None:
-            raise _ended(self.config)
+        if self._closed or self._failure is not None:
+            raise self._ended()
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise _ended(self.config)
+            raise self._ended()
 
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _measure(database: Path, held: Collection[str]) -> int:
-    """Tell how many bytes a database has, in its log and in its tables, that the newest checkpoint does not hold."""
-    names = {path.rpartition("/")[2] for path in held}
-    files = [*database.glob("*.log"), *(path for path in database.glob("*.sst") if path.name not in names)]
-    return sum(path.stat().st_size for path in files)
-
-
-def _ended(config: CheckpointConfig) -> InvalidInput:
-    return InvalidInput(
-        f"the keyed pipeline {config.url} was closed, or has failed before",
-        code="pipeline.ended",
-        hint="open it again: it goes on with all that was written",
-    )
+    def _ended(self) -> InvalidInput:
+        return InvalidInput(
+            f"the keyed pipeline {self.config.url} was closed, or has failed before",
+            code="pipeline.ended",
+            hint="open it again: it goes on with all that was written",
+        )

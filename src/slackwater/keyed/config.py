@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
 from ..errors import InvalidInput
 from ..protocol.address import pipeline_name
 from ..settings import MIB
 from ..store import local_folder
 
-MAX_RETAINED = 500
-_MAX_INTERVAL_S = 366 * 86_400.0
-_MAX_WAL_BYTES = 2**53 - 1
+
+class CheckpointOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """When a keyed pipeline checkpoints, and what it keeps: options with bounds."""
+
+    interval: Annotated[float, Meta(gt=0, le=366 * 86_400)] | timedelta = 60.0
+    max_retained: Annotated[int, Meta(ge=1, le=500)] = 3
+    truncate_wal: bool = True
+    min_wal_size_for_checkpoint: Annotated[int, Meta(ge=1, le=2**53 - 1)] = 64 * MIB
+    incremental: bool = True
+
+    @property
+    def interval_s(self) -> float:
+        return self.interval.total_seconds() if isinstance(self.interval, timedelta) else self.interval
 
 
-class CheckpointConfig(msgspec.Struct, frozen=True):
+class CheckpointConfig(CheckpointOptions, frozen=True):
     """Where a keyed pipeline is, when it checkpoints, and what it keeps. ``docs/keyed.md`` has all of it.
 
     >>> config = CheckpointConfig("store/counts", interval=0.5)
@@ -33,38 +41,11 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
 
     checkpoint_dir: str | os.PathLike[str]
     wal_path: str | os.PathLike[str] | None = None
-    interval: float | timedelta = 60.0
-    max_retained: int = 3
-    truncate_wal: bool = True
-    min_wal_size_for_checkpoint: int = 64 * MIB
-    incremental: bool = True
-
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> CheckpointConfig:
-        """Make a configuration of options by name, as they are read from a file; an unknown one is refused."""
-        names = cls.__struct_fields__
-        for name in options:
-            if name not in names:
-                near = get_close_matches(str(name), names, n=1)
-                raise InvalidInput(
-                    f"there is no option {name!r}",
-                    code="option.unknown",
-                    hint=f"did you mean {near[0]}?" if near else f"they are {', '.join(names)}",
-                )
-        if "checkpoint_dir" not in options:
-            raise _bad("checkpoint_dir must be given", "it is the pipeline's path or URL, such as store/counts")
-        config = cls(**options)
-        config.validate()
-        return config
 
     @property
     def url(self) -> str:
         """The pipeline's URL: ``{store}/{name}``."""
         return _text("checkpoint_dir", self.checkpoint_dir)
-
-    @property
-    def interval_s(self) -> float:
-        return self.interval.total_seconds() if isinstance(self.interval, timedelta) else float(self.interval)
 
     @property
     def folder(self) -> Path:
@@ -95,15 +76,17 @@ class CheckpointConfig(msgspec.Struct, frozen=True):
         """Refuse what cannot be meant, with the reason; nothing is read or written."""
         pipeline_name(self.url)
         _ = self.folder
-        if not isinstance(self.interval, timedelta | int | float) or isinstance(self.interval, bool):
-            raise _bad(f"interval is {self.interval!r}", "give seconds, or a timedelta")
-        _within("interval", self.interval_s, 0, _MAX_INTERVAL_S, above=True)
-        _within("max_retained", _whole("max_retained", self.max_retained), 1, MAX_RETAINED)
-        least = _whole("min_wal_size_for_checkpoint", self.min_wal_size_for_checkpoint)
-        _within("min_wal_size_for_checkpoint", least, 1, _MAX_WAL_BYTES)
-        for name in ("truncate_wal", "incremental"):
-            if not isinstance(getattr(self, name), bool):
-                raise _bad(f"{name} is {getattr(self, name)!r}", "give True or False")
+        given = {name: getattr(self, name) for name in CheckpointOptions.__struct_fields__}
+        try:
+            # The type timedelta is named so that text is not taken for one.
+            msgspec.convert({**given, "interval": self.interval_s}, CheckpointOptions, builtin_types=(timedelta,))
+        except msgspec.ValidationError as error:
+            expected, _, name = str(error).replace("`", "").removeprefix("Expected ").partition(" - at $.")
+            raise InvalidInput(
+                f"{name} is {given[name]!r:.100}; expected {expected}",
+                code="option.out_of_bounds" if "<" in expected or ">" in expected else "option.bad_value",
+                hint="change the value, or leave it out; docs/keyed.md has all options",
+            ) from None
 
 
 def _text(name: str, given: Any) -> str:
@@ -111,21 +94,6 @@ def _text(name: str, given: Any) -> str:
     if not isinstance(path, str):
         raise _bad(f"{name} is {given!r:.100}", "give a path or a URL, as text")
     return path
-
-
-def _whole(name: str, given: Any) -> int:
-    if type(given) is not int:
-        raise _bad(f"{name} is {given!r:.100}", "give a whole number")
-    return given
-
-
-def _within(name: str, value: float, least: float, most: float, *, above: bool = False) -> None:
-    if not math.isfinite(value) or value > most or value < least or (above and value == least):
-        raise InvalidInput(
-            f"{name} is {value:g}, and must be {'above' if above else 'at least'} {least:g}, and at most {most:g}",
-            code="option.out_of_bounds",
-            hint="change the value, or leave it out",
-        )
 
 
 def _bad(what: str, hint: str) -> InvalidInput:

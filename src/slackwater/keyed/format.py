@@ -58,6 +58,14 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: Literal[1] = VERSION
 
 
+def figures_of(snapshot: Snapshot) -> Figures:
+    return Figures(
+        key_count=snapshot.state.key_count,
+        wal_position=snapshot.wal_position,
+        watermark_ms=snapshot.state.watermark_ms,
+    )
+
+
 Document = Description | Snapshot | Lineage | Figures
 T = TypeVar("T", Description, Snapshot, Lineage, Figures)
 

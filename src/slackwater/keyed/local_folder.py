@@ -7,6 +7,7 @@ given way; ``cut/``, which is being checkpointed. ``FOLDER`` names the folder in
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 
 from ..clock import Clock, this_process
@@ -109,6 +110,12 @@ class LocalFolder:
                 sync_folder(self.folder)
                 reach("keyed.outgoing.after")
                 remove_folder(self.folder / "outgoing")
+
+    def measure(self, held: Collection[str]) -> int:
+        """Tell how many bytes the database has, in its log and its tables, that the newest checkpoint does not hold."""
+        names = {path.rpartition("/")[2] for path in held}
+        tables = [path for path in self.database.glob("*.sst") if path.name not in names]
+        return sum(path.stat().st_size for path in [*self.database.glob("*.log"), *tables])
 
     def remove_cut(self) -> None:
         with disk_errors(self.folder):

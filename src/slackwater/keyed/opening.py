@@ -18,17 +18,17 @@ from ..extras import needed_for
 from ..formats.change import Claim
 from ..formats.manifest import Manifest, references
 from ..formats.state import State
-from ..protocol.address import pipeline_name, refuse_inside_pipeline
+from ..protocol.address import refuse_inside_pipeline
 from ..protocol.artifacts import Held, Holdings
 from ..protocol.driver import Claimed, Driver, open_driver
 from ..protocol.kinds import KEYED, check_kind, refuse_foreign, refuse_renamed
 from ..protocol.log_damage import read_record
-from ..protocol.pipeline import Pipeline, locate
+from ..protocol.pipeline import locate
 from ..protocol.recovery import tell_fallback
 from ..settings import Settings
 from ..store import Store
 from .capture import STATE, operator_of
-from .checkpoints import KeyedCheckpoints, Opened
+from .checkpoints import KeyedCheckpoints, KeyedPipeline, OpenedState
 from .config import CheckpointConfig
 from .format import Lineage
 from .local_folder import TOKEN, LocalFolder
@@ -76,15 +76,14 @@ def open_keyed(
         import rocksdict  # noqa: F401, PLC0415 - before anything is claimed
     # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
-    pipeline = locate(config.url, settings, storage_options)
-    pipeline_name(config.url)
-    refuse_foreign(pipeline.store, pipeline.log, pipeline.name, "keyed")
-    if pipeline.log.state is None:
+    located = locate(config.url, settings, storage_options)
+    refuse_foreign(located.store, located.log, located.name, "keyed")
+    if located.log.state is None:
         refuse_inside_pipeline(config.url, settings, storage_options)
-    local = LocalFolder(config.folder, pipeline.clock, archive_wal=not config.truncate_wal)
+    local = LocalFolder(config.folder, located.clock, archive_wal=not config.truncate_wal)
+    pipeline = KeyedPipeline(**msgspec.structs.asdict(located), config=config, local=local)
     try:
-        found = _look_at(pipeline, local, take_over=take_over)
-        opening = _Opening(pipeline, local, found, incremental=config.incremental)
+        opening = _Opening(pipeline, _look_at(pipeline, take_over=take_over))
         driver, opened = open_driver(
             pipeline,
             local.driver,
@@ -93,7 +92,7 @@ def open_keyed(
             without_head=opening.without_head,
         )
         try:
-            return KeyedCheckpoints(config, local, driver, opening.place(driver, opened))
+            return KeyedCheckpoints(pipeline, driver, opening.place(driver, opened))
         except BaseException as error:
             driver.end(error)
             raise
@@ -102,12 +101,12 @@ def open_keyed(
         raise
 
 
-def _look_at(pipeline: Pipeline, local: LocalFolder, *, take_over: bool) -> KeyedState | None:
+def _look_at(pipeline: KeyedPipeline, *, take_over: bool) -> KeyedState | None:
     """Open the local database, if it may go on; None when the head is to be restored, or there is nothing yet.
 
     What is a conflict is one before the claim, which would fence whoever is right.
     """
-    known = pipeline.log.state
+    local, known = pipeline.local, pipeline.log.state
     if not local.database.exists():
         return None
     database = local.open()
@@ -194,29 +193,29 @@ def _refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> 
 class _Opening:
     """Brings the local database to where the pipeline is, once that is claimed."""
 
-    def __init__(self, pipeline: Pipeline, local: LocalFolder, found: KeyedState | None, *, incremental: bool) -> None:
-        self._pipeline, self._local, self._found, self._incremental = pipeline, local, found, incremental
+    def __init__(self, pipeline: KeyedPipeline, found: KeyedState | None) -> None:
+        self._pipeline, self._local, self._found = pipeline, pipeline.local, found
 
-    def hydrate(self, manifest: Manifest | None, claimed: Claimed) -> tuple[Opened, Holdings]:
+    def hydrate(self, manifest: Manifest | None, claimed: Claimed) -> tuple[OpenedState, Holdings]:
         """Go on with the database that was found; else restore the head beside it, or begin a database."""
         found = self._found_for(claimed)
         if found is not None:
             if manifest is None:
-                return Opened(state=found), {}
+                return OpenedState(state=found), {}
             return self._hold(found, manifest, claimed)
         if manifest is None:
-            return Opened(state=self._local.begin(claimed.state.uid)), {}
+            return OpenedState(state=self._local.begin(claimed.state.uid)), {}
         check_kind(manifest, "keyed")
         refuse_renamed(manifest, self._pipeline.name)
-        return Opened(state=None), self._local.receive(self._pipeline.store, manifest, self._pipeline.settings)
+        return OpenedState(state=None), self._local.receive(self._pipeline.store, manifest, self._pipeline.settings)
 
-    def without_head(self, damage: Corrupt, claimed: Claimed) -> tuple[Opened, Holdings] | None:
+    def without_head(self, damage: Corrupt, claimed: Claimed) -> tuple[OpenedState, Holdings] | None:
         """Go on with a whole database beside a head that is damaged, if the next checkpoint stores all of it again."""
         found = self._found_for(claimed)
         if found is None:
             return None
-        if not self._incremental:
-            return Opened(state=found), {}
+        if not self._pipeline.config.incremental:
+            return OpenedState(state=found), {}
         raise Corrupt(
             f"the newest checkpoint is damaged, and the next one would refer to it: {damage.message}",
             code="keyed.head_damaged",
@@ -224,7 +223,7 @@ class _Opening:
             "again; or restore the object from a copy",
         ) from damage
 
-    def place(self, driver: Driver, opened: Opened) -> Opened:
+    def place(self, driver: Driver, opened: OpenedState) -> OpenedState:
         """Let the database give way to what was restored, now that it is known whose content that is."""
         head = driver.head
         if opened.state is not None or head is None:
@@ -234,7 +233,7 @@ class _Opening:
         database = self._local.replace(
             Lineage(uid=driver.state.uid, base_id=head.checkpoint_id, base_epoch=head.epoch, attempt_id=None)
         )
-        return Opened(state=database, saved_at=database.wal_position)
+        return OpenedState(state=database, saved_at=database.wal_position)
 
     def _found_for(self, claimed: Claimed) -> KeyedState | None:
         """The database that was found, unless a tool has rolled back since it was looked at."""
@@ -242,7 +241,7 @@ class _Opening:
         kept = found is not None and plan_opening(cast(Lineage, found.lineage), claimed.state, folder) == "keep"
         return found if kept else None
 
-    def _hold(self, found: KeyedState, manifest: Manifest, claimed: Claimed) -> tuple[Opened, Holdings]:
+    def _hold(self, found: KeyedState, manifest: Manifest, claimed: Claimed) -> tuple[OpenedState, Holdings]:
         """Tell what the head holds of the database, without reading it: a checkpoint refers to tables by name."""
         if missing := references(manifest) - set(claimed.survey.keys):
             raise Corrupt(f"the object {min(missing)} is not there", code="keyed.head_damaged")
@@ -252,4 +251,4 @@ class _Opening:
             for file in partition.files
             if file.object is not None and file.offset is not None
         }
-        return Opened(state=found, saved_at=partition.version), held
+        return OpenedState(state=found, saved_at=partition.version), held

@@ -221,11 +221,12 @@ class KeyedState:
                 digest.update(part)
         return digest.hexdigest()
 
-    def checkpoint(self, folder: Path) -> None:
+    def checkpoint(self, folder: Path) -> Snapshot:
         """Make a copy of it as it is now in a folder that is not there yet; within a disk, of hard links."""
         snapshot = Snapshot(wal_position=self.wal_position, state=self._description)
         self._rocks.checkpoint(folder)
         (folder / DESCRIPTION_FILE).write_bytes(encode(snapshot))
+        return snapshot
 
     def close(self) -> None:
         self._rocks.close()

@@ -1,4 +1,4 @@
-"""How people name a checkpoint: the forms of a REF, labels among them."""
+"""How people name a checkpoint: the forms of a REF."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from ..errors import InvalidInput, NotFound
-from ..formats.state import LiveCheckpoint, Savepoint, State
+from ..formats.state import LiveCheckpoint, State
+from ..protocol.labels import ID_PREFIX, MAX_LABEL, REF_WORDS, find_label, newest
 from ..protocol.state import UNDONE, LeftOut
 
-LATEST_REF = "latest"
-NEWEST_VERIFIED = "newest-verified"
-MAX_LABEL = 100
+LATEST_REF, NEWEST_VERIFIED = REF_WORDS
 _MIN_PREFIX = 4
 _MAX_CANDIDATES = 10
 _EPOCH = re.compile(r"[0-9]{1,16}")
-_ID_PREFIX = re.compile(r"[0-9a-f]{1,8}|[0-9a-f]{8}-[0-9a-f-]{0,27}")
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
@@ -26,12 +24,9 @@ def resolve(state: State, ref: str) -> LiveCheckpoint:
     label, an epoch, an id or the beginning of one. The rules for labels keep these apart; only a label of hex digits
     can hide the beginning of an id.
     """
-    if state.head is None:
-        raise NotFound(
-            "the pipeline has no checkpoint yet", code="checkpoint.none", hint="start it: a micro-batch makes one"
-        )
+    head = newest(state)
     if ref == LATEST_REF:
-        return state.head
+        return head
     if ref.startswith("@"):
         return _resolve_time(state.branch, ref)
     savepoint = find_label(state, ref)
@@ -41,7 +36,7 @@ def resolve(state: State, ref: str) -> LiveCheckpoint:
     entry = state.find(number) if number is not None else None
     retired = entry is None and number is not None and 0 < number <= state.epoch
     # Too few digits for an id, and an epoch that there was: that is what was meant.
-    if entry is None and not (retired and len(ref) < _MIN_PREFIX) and _ID_PREFIX.fullmatch(ref.lower()):
+    if entry is None and not (retired and len(ref) < _MIN_PREFIX) and ID_PREFIX.fullmatch(ref.lower()):
         entry = _resolve_id(state, ref.lower())
     if entry is None:
         raise NotFound(
@@ -115,28 +110,3 @@ def _resolve_id(state: State, prefix: str) -> LiveCheckpoint | None:
             candidates=[entry.checkpoint_id for entry in found],
         )
     return found[0] if found else None
-
-
-def check_label(label: str) -> str:
-    """Refuse a label that could not be told from another form of a REF, or not be shown."""
-    wrong = (
-        "a label is text" if not isinstance(label, str)
-        else f"a label has 1 to {MAX_LABEL} characters" if not 0 < len(label) <= MAX_LABEL
-        else "a label has no control or invisible characters" if not label.isprintable()
-        else "a label does not begin with @, which begins a time" if label.startswith("@")
-        else "a number would be taken for an epoch" if label.isdigit()
-        else "it has a meaning of its own" if label.lower() in (LATEST_REF, NEWEST_VERIFIED)
-        else "it looks like a checkpoint's id" if "-" in label and _ID_PREFIX.fullmatch(label.lower())
-        else None
-    )  # fmt: skip
-    if wrong:
-        raise InvalidInput(
-            f"{label!r:.{MAX_LABEL}} cannot be a label: {wrong}",
-            code="label.malformed",
-            hint="choose a word, like before-upgrade",
-        )
-    return label
-
-
-def find_label(state: State, label: str) -> Savepoint | None:
-    return next((savepoint for savepoint in state.labels if savepoint.label == label), None)

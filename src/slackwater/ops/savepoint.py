@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from ..errors import NotFound
-from ..formats.change import Label, Unlabel
+from ..formats.change import Unlabel
 from ..formats.state import Savepoint, State
+from ..protocol.labels import MAX_LABEL, find_label, label_checkpoint
 from ..protocol.log import Log
-from .refs import LATEST_REF, MAX_LABEL, check_label, find_label, resolve
+from .refs import LATEST_REF, resolve
 
 
 def create_label(log: Log, label: str, ref: str = LATEST_REF) -> Savepoint:
     """Give the checkpoint that ``ref`` names a label, so that retention keeps it."""
-    check_label(label)
-
-    def decide(state: State | None) -> Label:
-        if state is None:
-            raise NotFound(
-                "the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE"
-            )
-        return Label(label=label, epoch=resolve(state, ref).epoch)
-
-    savepoint = find_label(log.append(decide), label)
-    if savepoint is None:
-        raise AssertionError("the state that has the append has the label")
-    return savepoint
+    return label_checkpoint(log, label, lambda state: resolve(state, ref))
 
 
 def delete_label(log: Log, label: str) -> Savepoint:

@@ -131,14 +131,19 @@ def _bind(pipeline: Pipeline, sinks: Mapping[str, CommittingSink], uid: str) -> 
         sink.bind(pipeline.name, name, uid)
 
 
+def was_fenced(failure: BaseException | None) -> bool:
+    """Tell whether a run has ended because another driver has taken over."""
+    return isinstance(failure, Conflict) and failure.code == "driver.fenced"
+
+
 def may_release(failure: BaseException | None) -> bool:
     """Tell whether a run that ends so may say that on record.
 
     One that was fenced has nothing to end. One whose store does not answer would only wait for it once more, and the
     next start says how its last epoch was settled.
     """
-    fenced = isinstance(failure, Conflict) and failure.code == "driver.fenced"
-    return not fenced and not (isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log.")))
+    is_away = isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log."))
+    return not was_fenced(failure) and not is_away
 
 
 class Driver:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from ..errors import Conflict, SlackwaterError
+from ..errors import SlackwaterError
 from ..failpoints import reach
 from ..formats.state import State
 from ..protocol.checkpoint import CheckpointReport
-from ..protocol.driver import Driver
+from ..protocol.driver import Driver, was_fenced
 from ..protocol.sinks import Attempt, Sink, describe_output
 from ..sinks.function import FunctionSink
 from ..sources.acknowledgement import Acknowledgements
@@ -243,7 +243,7 @@ class Coordinator:
     def _finish(self) -> None:
         """End on record, and leave nothing behind."""
         hindrance = self._driver.end(self.failure, self._unfinished)
-        if isinstance(hindrance, Conflict) and hindrance.code == "driver.fenced":
+        if hindrance is not None and was_fenced(hindrance):
             # What failed first may be the newer driver's doing; whoever starts this one again would fence that.
             hindrance.__cause__, self.failure = self.failure, hindrance
         self.failure = self.failure or hindrance

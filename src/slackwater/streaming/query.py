@@ -12,8 +12,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ..errors import Conflict, NotFound
 from ..formats.state import LiveCheckpoint, Savepoint
-from ..ops.refs import check_label, find_label
 from ..ops.savepoint import create_label
+from ..protocol.labels import check_label, find_label
 from ..protocol.log import Log
 from .coordinator import Coordinator
 from .metrics import Endpoint
