@@ -120,6 +120,10 @@ def test_a_copy_that_dies_anywhere_is_done_again_and_counts_once(tmp_path, url, 
         armed.setattr(failpoints, "_hits", {})
         with pytest.raises(SlackwaterError, match=point):
             copy_in(folder, url)
+    if point != "claim.before":
+        # What fails at the release itself cannot be on record; all else after the claim is.
+        ended = open_pipeline(url).state.release_append_id is not None
+        assert ended == (point != "release.before")
     counted = point in ("append.after", "latest.after", "release.before", "release.after")
     copied = copy_in(folder, url)
     pipeline = open_pipeline(url)
