@@ -23,13 +23,13 @@ from .formats.keys import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
 from .formats.positions import text_position
 from .formats.state import Savepoint
-from .ops.savepoint import create_label
 from .protocol.address import join_url, refuse_pipeline
 from .protocol.artifacts import Holdings, get_artifacts
 from .protocol.checkpoint import CheckpointReport
 from .protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from .protocol.driver import Driver, open_driver, was_fenced
 from .protocol.kinds import PROGRAM, check_kind, refuse_foreign, refuse_renamed
+from .protocol.labels import label_checkpoint
 from .protocol.pipeline import Pipeline, locate
 from .protocol.recovery import tell_fallback
 from .protocol.sinks import Attempt, CommittingSink, describe_output
@@ -174,7 +174,7 @@ class ProgramPipeline:
         """Label the newest checkpoint, so that retention keeps it."""
         with self._alone():
             self._refuse_ended()
-            return create_label(self._driver.pipeline.log, label, str(self.epoch) if self.epoch else "latest")
+            return label_checkpoint(self._driver.pipeline.log, label)
 
     def close(self) -> None:
         """End this run on record. A second call does nothing; one that was fenced leaves all to the other."""

@@ -11,6 +11,7 @@ import slackwater as sw
 from slackwater import failpoints
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
+from slackwater.protocol import driver as drivers
 from tests.pipelines import SparkDirectory
 
 
@@ -31,6 +32,7 @@ def test_an_adoption_that_dies_before_it_counts_is_done_again(
         armed.setattr(failpoints, "_hits", {})
         with pytest.raises(sw.SlackwaterError, match=point):
             sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    assert read_pipeline(str(tmp_path / "store" / "orders")).state.release_append_id is not None, "its claim has ended"
     entry = sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     opened = read_pipeline(str(tmp_path / "store" / "orders"))
     assert (entry.epoch, opened.state.settled_epoch) == (1, 1)
@@ -46,9 +48,29 @@ def test_an_adoption_that_dies_after_it_counts_is_told_to_start(
         armed.setattr(failpoints, "_hits", {})
         with pytest.raises(sw.SlackwaterError, match=point):
             sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
+    ended = read_pipeline(str(tmp_path / "store" / "orders")).state.release_append_id is not None
+    assert ended == (point != "release.before"), "what fails at the release itself cannot be on record"
     with pytest.raises(sw.Conflict, match="start it: it goes on from there"):
         sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     assert read_pipeline(str(tmp_path / "store" / "orders")).state.epoch == 1
+
+
+def test_an_adoption_whose_directory_changes_after_its_claim_ends_on_record(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach = vars(drivers)["reach"]
+
+    def clean_up(name: str) -> None:
+        if name == "claim.after":
+            min((directory / "state" / "0" / "1").glob("3_*.changelog")).unlink()
+        reach(name)
+
+    monkeypatch.setattr(drivers, "reach", clean_up)
+    with pytest.raises(sw.Unavailable) as caught:
+        sw.adopt(directory, store=tmp_path / "store", pipeline="orders")
+    assert caught.value.code == "artifact.gone"
+    state = read_pipeline(str(tmp_path / "store" / "orders")).state
+    assert state.release_append_id is not None and state.head is None
 
 
 def test_a_pipeline_is_no_store_for_another(tmp_path: Path, directory: Path) -> None:

@@ -121,6 +121,10 @@ def test_an_import_that_dies_anywhere_is_done_again_and_counts_once(tmp_path, ur
         armed.setattr(failpoints, "_hits", {})
         with pytest.raises(SlackwaterError, match=point):
             import_folder(folder, url)
+    if point != "claim.before":
+        # What fails at the release itself cannot be on record; all else after the claim is.
+        ended = read_pipeline(url).state.release_append_id is not None
+        assert ended == (point != "release.before")
     counted = point in ("append.after", "latest.after", "release.before", "release.after")
     imported = import_folder(folder, url)
     pipeline = read_pipeline(url)

@@ -32,7 +32,7 @@ CALLERS = {
     "Deleted": {"ops/forget.py"},
 }
 # Who appends to a log without a permit: whoever may do so beside a driver.
-WITHOUT_PERMIT = {"ops/savepoint.py", "ops/forget.py"}
+WITHOUT_PERMIT = {"protocol/labels.py", "ops/savepoint.py", "ops/forget.py"}
 
 
 def calls(source: str) -> Iterator[tuple[str, ast.Call]]:

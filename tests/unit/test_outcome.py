@@ -161,7 +161,7 @@ def damaged(**fields: Any) -> Found:
 
 def test_a_program_that_has_the_newest_state_itself_goes_on_without_the_head():
     for fields in ({}, {"may_fall_back": True, "target": entry(2)}, {"refusals": {"totals": "no"}}):
-        assert decide(damaged(has_own_state=True, **fields)) == GoOnWithoutHead(DAMAGE)
+        assert decide(damaged(own_state="a database", **fields)) == GoOnWithoutHead("a database")
 
 
 def test_where_it_is_allowed_and_no_sink_refuses_it_is_fallen_back():
@@ -240,7 +240,7 @@ def everything(draw: st.DrawFn) -> Found:
         sinks=draw(st.dictionaries(names, standings)),
         dropped=draw(st.lists(names)),
         damage=DAMAGE if broken else None,
-        has_own_state=draw(st.booleans()),
+        own_state=draw(st.none() | st.just("a database")),
         may_fall_back=draw(st.booleans()),
         target=draw(st.none() | st.sampled_from(live[:-1])) if len(live) > 1 else None,
         keep=draw(st.lists(names)),
@@ -253,7 +253,8 @@ def test_an_outcome_is_of_the_head_or_of_its_damage_and_says_which(found: Found)
     made = decide(found)
     if found.damage is not None:
         assert isinstance(made, GoOnWithoutHead | FallBack | Refuse)
-        assert isinstance(made, Refuse) or made.damage is found.damage
+        assert not isinstance(made, FallBack) or made.damage is found.damage
+        assert not isinstance(made, GoOnWithoutHead) or made.own_state is found.own_state
     elif found.head is None:
         assert made == Fresh()
     else:

@@ -82,7 +82,6 @@ def test_a_newest_manifest_of_another_release_is_refused_before_the_claim(
 
 def test_each_kind_of_pipeline_is_refused_by_the_others(tmp_path: Path) -> None:
     with open_keyed(config_of(tmp_path)) as counts:
-        place = locate(counts.url)
         counts.create_checkpoint()
         with pytest.raises(Unsupported, match="a keyed state's") as caught:
             open_pipeline(tmp_path / "store", "counts")
@@ -108,7 +107,6 @@ def test_a_driver_of_another_kind_that_has_no_checkpoint_yet_is_not_fenced(tmp_p
         open_keyed(CheckpointConfig(tmp_path / "store" / "orders"))
     driver.step()
     with open_keyed(config_of(tmp_path)) as counts:
-        place = locate(counts.url)
         with pytest.raises(Unsupported, match="no checkpoint yet"):
             open_pipeline(tmp_path / "store", "counts")
         with pytest.raises(Unsupported, match="no checkpoint yet") as caught:

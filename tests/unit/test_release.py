@@ -13,7 +13,7 @@ from slackwater.errors import Conflict, InvalidInput, SlackwaterError, Unavailab
 from slackwater.formats import record as records
 from slackwater.formats.change import Change, Release
 from slackwater.ops import rollback as rolling_back
-from slackwater.ops.import_ import copy_in
+from slackwater.ops.import_ import import_folder
 from slackwater.protocol import checkpoint as checkpointing
 from slackwater.protocol.driver import claim_driver, may_release, open_driver
 from slackwater.protocol.log import Log
@@ -104,12 +104,12 @@ def adopt(root: Path, patch: pytest.MonkeyPatch, failing: Failing) -> None:
     sw.adopt(work.root, store=root / "store", pipeline="orders")
 
 
-def import_folder(root: Path, patch: pytest.MonkeyPatch, failing: Failing) -> None:
+def imported(root: Path, patch: pytest.MonkeyPatch, failing: Failing) -> None:
     patch.setattr(checkpointing, "put_artifacts", failing)
-    copy_in(str(v2_folder(root / "db")), str(root / "store" / "orders"))
+    import_folder(str(v2_folder(root / "db")), str(root / "store" / "orders"))
 
 
-WAYS = [program, start, roll_back, adopt, import_folder]
+WAYS = [program, start, roll_back, adopt, imported]
 
 
 def fail(

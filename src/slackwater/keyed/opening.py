@@ -14,7 +14,6 @@ from typing import Literal, cast
 import msgspec
 
 from ..errors import Conflict, Corrupt, InvalidInput
-from ..extras import needed_for
 from ..formats.change import Claim
 from ..formats.manifest import Manifest, references
 from ..formats.state import State
@@ -25,6 +24,7 @@ from ..protocol.kinds import KEYED, check_kind, refuse_foreign, refuse_renamed
 from ..protocol.log_damage import read_record
 from ..protocol.pipeline import locate
 from ..protocol.recovery import tell_fallback
+from ..rocks.database import require_library
 from ..settings import Settings
 from ..store import Store
 from .capture import STATE, operator_of
@@ -72,8 +72,7 @@ def open_keyed(
             hint='write sw.open_keyed(sw.CheckpointConfig("store/counts"))',
         )
     config.validate()
-    with needed_for("sw.open_keyed", "keyed"):
-        import rocksdict  # noqa: F401, PLC0415 - before anything is claimed
+    require_library("sw.open_keyed")
     # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
     located = locate(config.url, settings, storage_options)

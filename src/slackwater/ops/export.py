@@ -18,7 +18,6 @@ from typing import cast
 import msgspec
 
 from ..errors import Corrupt, InvalidInput, Unsupported
-from ..extras import needed_for
 from ..failpoints import reach
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..keyed.capture import STATE, check_restored, folder_of
@@ -35,6 +34,7 @@ from ..protocol.directory import write_files
 from ..protocol.kinds import whose
 from ..protocol.pipeline import Pipeline
 from ..protocol.verified_reads import load_manifest
+from ..rocks.database import require_library
 from ..rocks.errors import disk_errors
 from ..settings import MIB, Settings
 from ..store import Buffer, Store, Stream, open_store
@@ -166,8 +166,7 @@ def _read_program(store: Store, manifest: Manifest, _spool: Path, settings: Sett
 
 def _read_keyed(store: Store, manifest: Manifest, spool: Path, settings: Settings) -> _State:
     """Restore the database, and write down each virtual node's keys and values, in the order of the keys."""
-    with needed_for("the export of a keyed state", "keyed"):
-        import rocksdict  # noqa: F401, PLC0415
+    require_library("the export of a keyed state")
     restored = spool / "restored"
     with disk_errors(spool, OWNER):
         write_files(store, manifest, restored, settings, durable=False, check=check_restored)

@@ -115,14 +115,14 @@ def claim_driver(
     survey = Survey(keys, {sink_name: sink.staged() for sink_name, sink in sinks.items()} if state else {})
     reach("claim.before")
     permit = log.claim(uid, name, admit=admit)
-    reach("claim.after")
     driver = Driver(pipeline, Claimed(permit=permit, state=pipeline.state, survey=survey), sinks)
-    if driver.state.uid != uid:
-        try:
+    try:
+        reach("claim.after")
+        if driver.state.uid != uid:
             _bind(pipeline, sinks, driver.state.uid)
-        except BaseException as error:
-            driver.end(error)
-            raise
+    except BaseException as error:
+        driver.end(error)
+        raise
     return driver
 
 

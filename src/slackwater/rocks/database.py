@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TypeAlias, cast
 
+from ..extras import needed_for
 from ..settings import MIB
 from ..store.files import make_folder
 from .errors import Owner, taken, translated
@@ -36,6 +37,12 @@ _BLOCK_CACHE_BYTES = 96 * MIB
 _STALL_S, _STALL_LOOK_S = 30.0, 0.002
 # An archived log is deleted after this; RocksDB takes no word for never.
 _KEPT_FOR_S = 100 * 365 * 86_400
+
+
+def require_library(what: str) -> None:
+    """Refuse what needs the database, before anything is begun, where its library is not installed."""
+    with needed_for(what, "keyed"):
+        import rocksdict  # noqa: F401, PLC0415
 
 
 class Rocks:
