@@ -376,3 +376,74 @@ def test_what_is_missing_because_a_newer_driver_took_over_is_a_conflict(store):
     with pytest.raises(Conflict) as caught, old.unless_fenced(Permit(1)):
         raise NotFound("gone", code="store.not_found")
     assert caught.value.code == "driver.fenced"
+
+
+def refuse_history(state: State | None) -> None:
+    if state is not None and state.head is not None:
+        raise Conflict(f"epoch {state.epoch} is there", code="test.not_new")
+
+
+def test_a_claim_gives_a_permit_for_its_own_generation_and_fences_the_one_before(store):
+    log = open_log(store)
+    first = log.claim(UID, "host:1")
+    second = open_log(store).claim("0" * 32, "host:2")
+    assert (first, second) == (Permit(1), Permit(2))
+    state = log.read()
+    assert state is not None and (state.generation, state.uid) == (2, UID)
+    with pytest.raises(Conflict) as caught:
+        log.append(lambda state: None, permit=first)
+    assert caught.value.code == "driver.fenced"
+
+
+def test_a_claim_that_is_not_admitted_writes_nothing(store):
+    log = open_log(store)
+    checkpoint(log, log.claim(UID, "host:1", admit=refuse_history).generation, 1)
+    before = numbers(store)
+    for other in (open_log(store), log):
+        with pytest.raises(Conflict, match="epoch 1 is there"):
+            other.claim(UID, "host:2", admit=refuse_history)
+    assert numbers(store) == before
+
+
+def test_a_claim_that_another_was_faster_than_is_admitted_anew(store):
+    running, tool = open_log(store), open_log(store)
+    generation = running.claim(UID, "host:1").generation
+    tool.read()
+    seen: list[int] = []
+
+    def admit(state: State | None) -> None:
+        seen.append(state.epoch if state else -1)
+        refuse_history(state)
+
+    def checkpoint_first() -> None:
+        store.before_create = lambda: None
+        checkpoint(running, generation, 1)
+
+    store.before_create = checkpoint_first
+    with pytest.raises(Conflict, match="epoch 1 is there"):
+        tool.claim(UID, "tool", admit=admit)
+    assert seen[0] == 0 and set(seen[1:]) == {1}
+    assert [entry.epoch for entry in checkpoint(running, generation, 2).live] == [1, 2], "nobody has fenced it"
+
+
+def test_a_refusal_by_what_a_writer_knew_before_is_asked_anew(store):
+    log, other = open_log(store), open_log(store)
+    log.claim(UID, "host:1")
+    told: list[int] = []
+
+    def admit(state: State | None) -> None:
+        told.append(state.generation if state else 0)
+        if told[-1] == 1:
+            raise Conflict("not while this one runs", code="test.running")
+
+    other.claim(UID, "host:2")
+    assert log.claim(UID, "host:3", admit=admit) == Permit(3)
+    assert told == [1, 2]
+
+
+@pytest.mark.parametrize("lost", [["after"], ["before"], ["before", "after"], ["after", "before"]])
+def test_a_claim_whose_answer_is_lost_counts_once(store, lost):
+    store.lose = list(lost)
+    log = open_log(store)
+    assert log.claim(UID, "host:1", admit=refuse_history) == Permit(1)
+    assert numbers(store) == [record_key(1)]
