@@ -10,7 +10,6 @@ from typing import Any
 from slackwater.keyed.checkpoints import KeyedCheckpoints
 from slackwater.keyed.config import CheckpointConfig
 from slackwater.keyed.opening import open_keyed
-from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.verify import verify
 
 
@@ -29,8 +28,7 @@ def forget_local(folder: Path) -> None:
 
 
 def sound(folder: Path) -> bool:
-    pipeline = read_pipeline(str(folder / "store" / "counts"))
-    return verify(pipeline, pipeline.state.live, read_data=True).sound
+    return verify(folder / "store" / "counts", read_data=True).sound
 
 
 def fill(counts: KeyedCheckpoints, keys: Any, size: int = 100) -> None:

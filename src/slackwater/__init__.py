@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,15 @@ if TYPE_CHECKING:
     from .keyed.config import CheckpointConfig
     from .keyed.opening import open_keyed
     from .ops.adopt import adopt
+    from .ops.checkpoints import list_checkpoints as list
+    from .ops.checkpoints import show
+    from .ops.forget import forget
+    from .ops.pipelines import pipelines
     from .ops.repair import plan_repair, repair
+    from .ops.restore import restore
     from .ops.rollback import plan_rollback, rollback
+    from .ops.savepoint import delete_savepoint, savepoint, savepoints
+    from .ops.verify import verify
     from .program import open_pipeline
     from .settings import Settings
     from .sinks.delta.sink import DeltaSink
@@ -48,20 +56,30 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "delete_savepoint",
+    "forget",
     "inbox",
+    "list",
     "open_keyed",
     "open_pipeline",
+    "pipelines",
     "plan_repair",
     "plan_rollback",
     "read_committed",
     "repair",
+    "restore",
     "rollback",
+    "savepoint",
+    "savepoints",
     "session",
+    "show",
     "table",
+    "verify",
     "writeStream",
 ]
 
-# Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake.
+# Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake. Behind a
+# colon stands the name inside the module, where that is another.
 _LAZY = {
     "Changes": ".tables.feeds",
     "CheckpointConfig": ".keyed.config",
@@ -73,23 +91,32 @@ _LAZY = {
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
+    "delete_savepoint": ".ops.savepoint",
+    "forget": ".ops.forget",
     "inbox": ".sources.inbox",
+    "list": ".ops.checkpoints:list_checkpoints",
     "open_keyed": ".keyed.opening",
     "open_pipeline": ".program",
+    "pipelines": ".ops.pipelines",
     "plan_repair": ".ops.repair",
     "plan_rollback": ".ops.rollback",
     "read_committed": ".sinks.files.reader",
     "repair": ".ops.repair",
+    "restore": ".ops.restore",
     "rollback": ".ops.rollback",
+    "savepoint": ".ops.savepoint",
+    "savepoints": ".ops.savepoint",
     "session": ".spark.session",
+    "show": ".ops.checkpoints",
     "table": ".tables.table",
+    "verify": ".ops.verify",
     "writeStream": ".streaming.writer",
 }
 # Beside pyspark and what comes with it.
 _MORE_EXTRAS = {"DeltaSink": ("delta",), "inbox": ("keyed",), "table": ("keyed",)}
 
 
-def __dir__() -> list[str]:
+def __dir__() -> Iterable[str]:
     return [*__all__, "__version__"]
 
 
@@ -98,5 +125,6 @@ def __getattr__(name: str) -> Any:
         with needed_for(f"sw.{name}", "spark", *_MORE_EXTRAS.get(name, ())):
             if "keyed" in _MORE_EXTRAS.get(name, ()):  # it would be asked for only when rows come
                 import_module("rocksdict")
-            return getattr(import_module(_LAZY[name], __name__), name)
+            module, _, inside = _LAZY[name].partition(":")
+            return getattr(import_module(module, __name__), inside or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

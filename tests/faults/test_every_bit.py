@@ -16,7 +16,7 @@ from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
 from slackwater.formats.manifest import SourcePosition, references
 from slackwater.formats.state import LiveCheckpoint
 from slackwater.ops.savepoint import create_label
-from slackwater.ops.verify import Finding, verify
+from slackwater.ops.verify import Finding, verify_checkpoints
 from slackwater.protocol import recovery
 from slackwater.protocol import rollback as rewind
 from slackwater.protocol.checkpoint import Checkpointer
@@ -176,7 +176,7 @@ class Sound:
         try:
             pipeline = self.open()
             entries = [] if log_only else pipeline.state.live
-            return verify(pipeline, entries, read_data=True, settings=SETTINGS).findings
+            return verify_checkpoints(pipeline, entries, read_data=True).findings
         finally:
             self.bytes.change({})
 

@@ -24,7 +24,7 @@ from ..formats.change import Settlement
 from ..formats.manifest import KEYED_FILE
 from ..formats.positions import text_position
 from ..formats.state import LiveCheckpoint, Savepoint, State
-from ..ops.forget import by_ref, by_rules, forget
+from ..ops.forget import by_ref, by_rules, forget_chosen
 from ..ops.pipelines import Problem
 from ..ops.refs import resolve
 from ..ops.savepoint import create_label
@@ -35,6 +35,7 @@ from ..protocol.cut import Cut, CutFile, CutOperator
 from ..protocol.directory import refuse_inside, write_directory
 from ..protocol.keep import KeepRules
 from ..protocol.log import Log
+from ..protocol.pipeline import Pipeline
 from ..protocol.recovery import DAMAGE, Claimed, load_manifest
 from ..protocol.retention import References, delete_old, sweep
 from ..protocol.sinks import Attempt
@@ -96,6 +97,14 @@ class KeyedCheckpoints:
         self.config, self.url = place.config, place.store.url
         self._store, self._log, self._clock, self._settings = place.store, place.log, place.clock, place.settings
         self._local, self._state, self._tables = place.local, opened.state, frozenset(opened.held)
+        self._pipeline = Pipeline(
+            name=place.name,
+            url=place.config.url,
+            store=self._store,
+            log=self._log,
+            clock=self._clock,
+            settings=self._settings,
+        )
         self._references = References(self._store, self._settings)
         sweep(self._store, self._log, claimed, {}, self._references)
         self._checkpointer = Checkpointer(
@@ -306,13 +315,13 @@ class KeyedCheckpoints:
             )
         with self._checkpointing:
             self._refuse_ended()
-            return forget(self._store, self._log, self._settings, by_rules(KeepRules(last=keep))).forgotten_epochs
+            return forget_chosen(self._pipeline, by_rules(KeepRules(last=keep))).forgotten_epochs
 
     def delete_checkpoint(self, ref: int | str) -> None:
         """Forget one checkpoint, and delete what no other one needs. The newest and savepoints are refused."""
         with self._checkpointing:
             self._refuse_ended()
-            forget(self._store, self._log, self._settings, by_ref(str(ref)))
+            forget_chosen(self._pipeline, by_ref(str(ref)))
 
     def savepoint(self, label: str, ref: int | str | None = None) -> Savepoint:
         """Label a checkpoint, the newest if none is named, so that retention keeps it."""
