@@ -9,7 +9,8 @@ import click
 from ..errors import Corrupt, SlackwaterError
 from .folders import folder_instead, verify_folder
 from .options import make_settings, remember_url, store_options, tell_choice, url_argument
-from .text import ProgressLine, count, format_size, print_json, print_table
+from .progress import progress_bar
+from .text import count, format_size, print_json, print_table
 
 if TYPE_CHECKING:
     from ..ops.verify import Finding, Verification
@@ -38,7 +39,7 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
 
     remember_url(url)
     try:
-        with ProgressLine("reading") as progress:
+        with progress_bar("reading") as progress:
             result = verify(url, ref, read_data=read_data, progress=progress, settings=make_settings(timeout_s))
     except SlackwaterError as error:
         return verify_folder(folder_instead(error, url, timeout_s), ref, read_data=read_data, as_json=as_json)
