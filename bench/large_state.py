@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 
 from slackwater.ops.pipelines import read_pipeline
-from slackwater.ops.verify import verify as verify_pipeline
+from slackwater.ops.verify import verify_checkpoints
 from slackwater.protocol.directory import write_directory
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
@@ -127,7 +127,7 @@ def verify(folder: Path, rounds: int) -> None:
     objects = sorted(path for path in (folder / "store").rglob("partition-*"))
 
     def ours() -> None:
-        found = verify_pipeline(pipeline, pipeline.state.live, read_data=True)
+        found = verify_checkpoints(pipeline, pipeline.state.live, read_data=True)
         assert found.read_bytes == PARTITIONS * SIZE_BYTES and not found.findings
 
     sides = {

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from slackwater.ops.pipelines import read_pipeline
-from slackwater.ops.verify import verify
+from slackwater.ops.verify import verify_checkpoints
 from slackwater.protocol.directory import write_directory
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings
@@ -74,7 +74,7 @@ def run(job: str, room: Path, number: int) -> float:
             manifest = load_manifest(pipeline.store, pipeline.state.live[-1])
             write_directory(pipeline.store, manifest, room / f"restored-{number}", Settings(), durable=False)
         else:
-            assert not verify(pipeline, pipeline.state.live, read_data=True).findings
+            assert not verify_checkpoints(pipeline, pipeline.state.live, read_data=True).findings
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
 
 

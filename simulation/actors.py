@@ -562,8 +562,9 @@ def forgetter(scene: Scene) -> Body:
     random = scene.simulation.random
 
     def body(actor: Actor) -> None:
-        store, clock, log = scene.tools(actor)
-        state = wait_for_branch(log, clock)
+        pipeline = scene.open(actor)
+        log = pipeline.log
+        state = wait_for_branch(log, cast(SimClock, pipeline.clock))
         if state is None:
             return
         by_name = forget.by_ref(random.choice((labels.LATEST_REF, str(random.choice(state.live).epoch))))
@@ -572,8 +573,8 @@ def forgetter(scene: Scene) -> Body:
         choose = random.choice((by_name, forget.by_rules(last), forget.by_rules(within)))
         try:
             if random.random() < 0.2:
-                forget.plan(store, log, scene.settings, choose)
-            done = forget.forget(store, log, scene.settings, choose)
+                forget.plan_forgetting(pipeline, choose)
+            done = forget.forget_chosen(pipeline, choose)
         except NotFound as gone:
             if gone.code != "checkpoint.not_found":
                 raise
@@ -641,7 +642,7 @@ def verify_all(scene: Scene, actor: Actor, pipeline: Pipeline) -> None:
     """Every damage to what stays live all the while is reported, and nothing else is."""
     actor.spoilt.clear()
     damaged, state = set(scene.damaged), pipeline.state
-    result = verification.verify(pipeline, state.live, read_data=True, settings=scene.settings)
+    result = verification.verify_checkpoints(pipeline, state.live, read_data=True)
     reported = {finding.key: finding for finding in result.findings if finding.severity == "error"}
     if wrong := sorted(reported.keys() - scene.damaged - scene.simulation.bad_records - actor.spoilt):
         raise Violation(f"false-alarm: nothing is wrong with {wrong[0]}, but: {reported[wrong[0]].message}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +15,18 @@ if TYPE_CHECKING:
     from .keyed.state import KeyedState
     from .keyed.vnodes import vnode_of
     from .ops.adopt import adopt
+    from .ops.checkpoints import list_checkpoints as list
+    from .ops.checkpoints import show
     from .ops.export import export
+    from .ops.forget import forget
     from .ops.import_ import import_folder
     from .ops.keyed import keyed_checkpoints, outside_state
+    from .ops.pipelines import pipelines
     from .ops.repair import plan_repair, repair
+    from .ops.restore import restore
     from .ops.rollback import plan_rollback, rollback
+    from .ops.savepoint import delete_savepoint, savepoint, savepoints
+    from .ops.verify import verify
     from .program import open_pipeline
     from .settings import Settings
     from .sinks.delta.sink import DeltaSink
@@ -54,25 +62,35 @@ __all__ = [
     "Unavailable",
     "Unsupported",
     "adopt",
+    "delete_savepoint",
     "export",
+    "forget",
     "import_folder",
     "inbox",
     "keyed_checkpoints",
+    "list",
     "open_keyed",
     "open_pipeline",
     "outside_state",
+    "pipelines",
     "plan_repair",
     "plan_rollback",
     "read_committed",
     "repair",
+    "restore",
     "rollback",
+    "savepoint",
+    "savepoints",
     "session",
+    "show",
     "table",
+    "verify",
     "vnode_of",
     "writeStream",
 ]
 
-# Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake.
+# Loaded when they are asked for: the command line and the storage core need neither pyspark nor deltalake. Behind a
+# colon stands the name inside the module, where that is another.
 _LAZY = {
     "Changes": ".tables.feeds",
     "CheckpointConfig": ".keyed.config",
@@ -85,20 +103,29 @@ _LAZY = {
     "Settings": ".settings",
     "StreamFeed": ".tables.stream_feed",
     "adopt": ".ops.adopt",
+    "delete_savepoint": ".ops.savepoint",
     "export": ".ops.export",
+    "forget": ".ops.forget",
     "import_folder": ".ops.import_",
     "inbox": ".sources.inbox",
     "keyed_checkpoints": ".ops.keyed",
+    "list": ".ops.checkpoints:list_checkpoints",
     "open_keyed": ".keyed.opening",
     "open_pipeline": ".program",
     "outside_state": ".ops.keyed",
+    "pipelines": ".ops.pipelines",
     "plan_repair": ".ops.repair",
     "plan_rollback": ".ops.rollback",
     "read_committed": ".sinks.files.reader",
     "repair": ".ops.repair",
+    "restore": ".ops.restore",
     "rollback": ".ops.rollback",
+    "savepoint": ".ops.savepoint",
+    "savepoints": ".ops.savepoint",
     "session": ".spark.session",
+    "show": ".ops.checkpoints",
     "table": ".tables.table",
+    "verify": ".ops.verify",
     "vnode_of": ".keyed.vnodes",
     "writeStream": ".streaming.writer",
 }
@@ -111,7 +138,7 @@ _EXTRAS = {
 }
 
 
-def __dir__() -> list[str]:
+def __dir__() -> Iterable[str]:
     return [*__all__, "__version__"]
 
 
@@ -121,5 +148,6 @@ def __getattr__(name: str) -> Any:
         with needed_for(f"sw.{name}", *extras):
             if "keyed" in extras:  # it would be asked for only when rows come
                 import_module("rocksdict")
-            return getattr(import_module(_LAZY[name], __name__), name)
+            module, _, inside = _LAZY[name].partition(":")
+            return getattr(import_module(module, __name__), inside or name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,4 +90,4 @@ def test_every_row_is_there_once_with_the_version_that_its_checkpoint_holds(kill
             rows.append((row["id"], row["change"]))
     assert sorted(number for number, _ in rows) == list(range(FILES * PER_FILE))
     assert len(set(versions.values())) > len(KILLS), "the table has changed all the time"
-    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    assert verify(pipeline.url, read_data=True).sound

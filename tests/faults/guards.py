@@ -151,18 +151,18 @@ def the_head_can_be_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def forgetting_deletes_before_its_record(patch: pytest.MonkeyPatch) -> None:
-    real = forget.forget
+    real = forget.forget_chosen
 
-    def delete_first(store: SimStore, log: Log, settings: Any, choose: forget.Choose) -> forget.Forgetting:
-        state = log.read()
+    def delete_first(pipeline: Pipeline, choose: forget.Choose) -> forget.Forgetting:
+        store, state = pipeline.store, pipeline.log.read()
         assert state is not None
         leaving = [verdict.epoch for verdict in choose(state) if not verdict.keep]
         after = protocol_state._retire(state, leaving)
-        refs = retention.References(store, settings)
+        refs = retention.References(store, pipeline.settings)
         retention.delete_doomed(store, retention.find_doomed(after, refs.of_live(after), refs))
-        return real(store, log, settings, choose)
+        return real(pipeline, choose)
 
-    patch.setattr(forget, "forget", delete_first)
+    patch.setattr(forget, "forget_chosen", delete_first)
 
 
 def retention_ignores_what_live_checkpoints_need(patch: pytest.MonkeyPatch) -> None:

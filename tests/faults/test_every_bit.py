@@ -16,7 +16,7 @@ from slackwater.formats.keys import LATEST, LOG, manifest_key, record_key
 from slackwater.formats.manifest import Manifest, SourcePosition, references
 from slackwater.formats.state import LiveCheckpoint
 from slackwater.ops.savepoint import create_label
-from slackwater.ops.verify import Finding, verify
+from slackwater.ops.verify import Finding, verify_checkpoints
 from slackwater.protocol.artifacts import Holdings, get_artifacts
 from slackwater.protocol.checkpoint import Checkpointer
 from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
@@ -174,7 +174,7 @@ class Sound:
         try:
             pipeline = self.open()
             entries = [] if log_only else pipeline.state.live
-            return verify(pipeline, entries, read_data=True, settings=SETTINGS).findings
+            return verify_checkpoints(pipeline, entries, read_data=True).findings
         finally:
             self.bytes.change({})
 

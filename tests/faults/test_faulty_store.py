@@ -46,7 +46,7 @@ def see_all_is_right(root: Path) -> None:
     """Every row was committed once, and whatever the log counts can be restored."""
     assert Driver.sink_at(root).rows() == [f"rows of {n}" for n in range(EPOCHS)]
     pipeline = read_pipeline(str(root / "store" / "orders"))
-    verified = verify(pipeline, pipeline.state.live, read_data=True)
+    verified = verify(pipeline.url, read_data=True)
     assert [finding for finding in verified.findings if finding.severity == "error"] == []
     assert pipeline.state.settled_epoch == pipeline.state.epoch == EPOCHS
 
@@ -138,7 +138,7 @@ def test_a_verifier_takes_a_new_checkpoint_for_no_lost_record(tmp_path):
     faults = Faults(Fault("slow", verb="get", key=LATEST), sleep=lambda seconds: driver.step())
     with faults.everywhere():
         pipeline = read_pipeline(str(driver.pipeline))
-    verified = verify(pipeline, pipeline.state.live)
+    verified = verify(pipeline.url)
     assert driver.micro_batch == 1, "the driver goes on right before the pointer is read"
     assert verified.findings == []
 

@@ -53,7 +53,7 @@ class KeyedModel(RuleBasedStateMachine):
             self.counts.close()
             if self.epoch:
                 pipeline = read_pipeline(str(self.root / "counts"))
-                assert verify(pipeline, pipeline.state.live, read_data=True).sound
+                assert verify(pipeline.url, read_data=True).sound
             shutil.rmtree(self.root)
 
     @rule(changes=CHANGES)

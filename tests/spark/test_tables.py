@@ -105,8 +105,8 @@ def test_table_and_stream_come_back_together(risks: Risks) -> None:
     manifest = load_manifest(pipeline.store, head)
     assert manifest.vnode_count == 256 and manifest.table_offsets["risks"].offsets == {"file": "00000004.json"}
     assert manifest.table_offsets["risks"].source_type == "files"
-    assert verify(pipeline, pipeline.state.live, read_data=True).sound
-    shown = show(pipeline, head).tables
+    assert verify(pipeline.url, read_data=True).sound
+    shown = show(pipeline.url).tables
     assert shown == {"risks": {"source_type": "files", "offsets": {"file": "00000004.json"}}}
     # Rolled back, the table is what it was then, and its feed is read again from there.
     plan = sw.rollback(str(risks.folder / "store" / "risks"), "1")
@@ -345,7 +345,7 @@ def test_a_stream_feeds_a_table_and_its_position_comes_back_with_it(spark: Spark
     third.stop()
     # What was undone is joined again, with what the feed has delivered by then.
     assert [row[0] for row in risks.out()] == [1, 1, 1, 2, 2, 3] and (1, "low") in risks.out()
-    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    assert verify(pipeline.url, read_data=True).sound
 
 
 def streamed(risks: Risks) -> sw.StreamFeed:

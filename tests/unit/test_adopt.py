@@ -36,7 +36,7 @@ def test_an_adoption_that_dies_before_it_counts_is_done_again(
     entry = sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     opened = read_pipeline(str(tmp_path / "store" / "orders"))
     assert (entry.epoch, opened.state.settled_epoch) == (1, 1)
-    assert verify(opened, opened.state.live, read_data=True).sound
+    assert verify(opened.url, read_data=True).sound
 
 
 @pytest.mark.parametrize("point", ["append.after", "release.before"])

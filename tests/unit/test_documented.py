@@ -59,9 +59,12 @@ def test_what_is_public_can_be_found_before_it_is_loaded():
 
 
 def test_every_public_call_has_its_row_with_all_its_arguments():
-    public = [getattr(sw, name) for name in sw.__all__]
-    calls = [each for each in public if not (isinstance(each, type) and issubclass(each, Exception))]
-    said = [f"sw.{call.__name__}({', '.join(inspect.signature(call).parameters)})" for call in calls]
+    public = {name: getattr(sw, name) for name in sw.__all__}
+    said = [
+        f"sw.{name}({', '.join(inspect.signature(call).parameters)})"
+        for name, call in public.items()
+        if not (isinstance(call, type) and issubclass(call, Exception))
+    ]
     assert sorted(rows("In Python")) == sorted(said)
 
 

@@ -134,8 +134,10 @@ def open_log(url: Path, wrap: Callable[[Store], Any] = lambda store: store) -> t
     return store, Log(store, SystemClock(), msgspec.structs.replace(SETTINGS, total_timeout_s=5.0))
 
 
-def run(url: Path, choose: forget.Choose, act: Any = forget.forget, **fields: Any) -> forget.Forgetting:
-    done: forget.Forgetting = act(*open_log(url, **fields), SETTINGS, choose)
+def run(url: Path, choose: forget.Choose, act: Any = forget.forget_chosen, **fields: Any) -> forget.Forgetting:
+    store, log = open_log(url, **fields)
+    place = Pipeline(name="orders", url=str(url), store=store, log=log, clock=SystemClock(), settings=SETTINGS)
+    done: forget.Forgetting = act(place, choose)
     return done
 
 
@@ -144,7 +146,7 @@ def check_forgotten(url: Path, *live: int) -> None:
     pipeline = read_pipeline(str(url))
     assert [entry.epoch for entry in pipeline.state.live] == list(live)
     assert pipeline.state.retired == []
-    assert verify(pipeline, pipeline.state.live, read_data=True).findings == []
+    assert verify(pipeline.url, read_data=True).findings == []
     needed = {LATEST} | {manifest_key(entry.checkpoint_id) for entry in pipeline.state.live}
     for live_one in pipeline.state.live:
         needed |= {obj.key for obj in load_manifest(pipeline.store, live_one).objects}
@@ -154,7 +156,7 @@ def check_forgotten(url: Path, *live: int) -> None:
 def test_a_plan_changes_nothing_and_says_what_the_act_then_does(url):
     choose = forget.by_rules(KeepRules(last=2))
     before = {path: path.read_bytes() for path in url.rglob("*") if path.is_file()}
-    planned = run(url, choose, forget.plan)
+    planned = run(url, choose, forget.plan_forgetting)
     assert {path: path.read_bytes() for path in url.rglob("*") if path.is_file()} == before
     size = stored_bytes(url)
     assert run(url, choose) == planned
@@ -174,7 +176,7 @@ def test_one_checkpoint_is_forgotten_by_any_name(url):
 
 @pytest.mark.parametrize("ref", ["6", "latest", "2", "old"])
 def test_the_head_and_a_savepoint_are_refused(url, ref):
-    for act in (forget.plan, forget.forget):
+    for act in (forget.plan_forgetting, forget.forget_chosen):
         with pytest.raises(Conflict) as caught:
             run(url, forget.by_ref(ref), act)
         assert caught.value.code == "retire.not_allowed"
@@ -267,7 +269,7 @@ def test_what_was_interrupted_at_any_write_is_run_again(url, name, at, how):
     except (Died, Unavailable):
         pass
     now = read_pipeline(str(url))
-    assert verify(now, now.state.live, read_data=True).sound, "a live checkpoint was harmed"
+    assert verify(now.url, read_data=True).sound, "a live checkpoint was harmed"
     try:
         run(url, choose())
     except NotFound as gone:
@@ -332,8 +334,6 @@ def test_what_is_forgotten_during_a_start_does_not_hinder_its_sweep(url):
 
 
 def test_a_label_that_comes_first_keeps_its_checkpoint(url):
-    store, log = open_log(url)
-    log.read()
     choose, told = forget.by_rules(KeepRules(last=1)), [False]
 
     def label_first(state: State) -> list[plans.Verdict]:
@@ -343,8 +343,7 @@ def test_a_label_that_comes_first_keeps_its_checkpoint(url):
             create_label(open_log(url)[1], "just now", "4")
         return verdicts
 
-    done = forget.forget(store, log, SETTINGS, label_first)
-    assert done.forgotten_epochs == [1, 3, 5]
+    assert run(url, label_first).forgotten_epochs == [1, 3, 5]
     check_forgotten(url, 2, 4, 6)
 
 

@@ -23,7 +23,7 @@ from slackwater.laminar.folder import open_folder
 from slackwater.laminar.verification import verify_folder
 from slackwater.ops import export as exporting
 from slackwater.ops.export import Exported, export
-from slackwater.ops.forget import by_ref, forget
+from slackwater.ops.forget import forget
 from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
@@ -377,7 +377,7 @@ def test_a_checkpoint_that_is_retired_meanwhile_is_not_found_and_not_damaged(tmp
     pipeline = read_pipeline(url)
 
     def read(*arguments: Any) -> Any:
-        forget(pipeline.store, pipeline.log, Settings(), by_ref("1"))
+        forget(pipeline.url, "1")
         return reading(*arguments)
 
     reading = exporting._read_program

@@ -55,7 +55,7 @@ def test_a_folder_of_version_2_becomes_a_checkpoint(tmp_path, url, defective):
     assert (imported.epoch, imported.done, imported.pipeline) == (1, False, "orders")
     assert (pipeline.state.epoch, pipeline.state.settled_epoch) == (1, 1)
     assert pipeline.state.release_append_id is not None
-    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    assert verify(pipeline.url, read_data=True).sound
     assert files_of(pipeline) == {
         f"operators/agg/0/{IDS[2]}.snap": AGG[2],
         f"operators/agg/1/{IDS[2]}.snap": AGG[3],
@@ -91,7 +91,7 @@ def test_state_of_every_size_is_placed_as_that_of_any_checkpoint(tmp_path, url):
     pipeline = read_pipeline(url)
     manifest = head_of(pipeline)
     assert {o.kind for o in manifest.objects} == {"batch", "object"}
-    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    assert verify(pipeline.url, read_data=True).sound
     restored = files_of(pipeline)
     assert restored[f"operators/a%20b/0/{IDS[0]}.snap"] == noise[0]
     assert restored[f"operators/a%20b/0/{IDS[1]}.delta"] == noise[1]
@@ -131,7 +131,7 @@ def test_an_import_that_dies_anywhere_is_done_again_and_counts_once(tmp_path, ur
     assert imported.done is counted
     assert (pipeline.state.epoch, pipeline.state.settled_epoch, len(pipeline.state.live)) == (1, 1, 1)
     assert pipeline.state.release_append_id is not None
-    assert verify(pipeline, pipeline.state.live, read_data=True).sound
+    assert verify(pipeline.url, read_data=True).sound
     assert import_folder(folder, url).done
 
 

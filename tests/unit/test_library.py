@@ -158,7 +158,7 @@ def test_retention_keeps_what_it_is_told_to(tmp_path):
             save(pipeline, row, b"x" * row)
     opened = read_pipeline(str(tmp_path / "orders"))
     assert [entry.epoch for entry in opened.state.live] == [3, 6, 7]
-    assert verify(opened, opened.state.live, read_data=True).findings == []
+    assert verify(opened.url, read_data=True).findings == []
 
 
 # --- what is refused
@@ -400,7 +400,7 @@ def test_the_first_writer_is_fenced_by_the_second_and_touches_nothing(tmp_path):
         first.close()
     assert recovered(tmp_path) == (2, {"rows": {"row": "2"}}, {"counts": {0: b"second"}})
     opened = read_pipeline(str(tmp_path / "orders"))
-    assert verify(opened, opened.state.live, read_data=True).findings == []
+    assert verify(opened.url, read_data=True).findings == []
 
 
 def test_the_end_of_a_run_that_was_fenced_is_no_error(tmp_path):

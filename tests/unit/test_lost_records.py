@@ -10,19 +10,14 @@ import msgspec
 import pytest
 
 import slackwater as sw
-from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt
 from slackwater.formats.keys import LATEST, manifest_key
-from slackwater.ops.forget import by_rules, forget, plan
+from slackwater.ops.forget import forget
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.protocol.driver import claim_driver
-from slackwater.protocol.keep import KeepRules
-from slackwater.protocol.log import Log
 from slackwater.protocol.pipeline import locate
-from slackwater.settings import Settings
-from slackwater.store import open_store
 from tests.pipelines import Driver, make_pipeline
 
 
@@ -47,15 +42,10 @@ def claim(pipeline: Path) -> None:
     claim_driver(locate(str(pipeline)), "test:1")
 
 
-def forget_old(pipeline: Path) -> None:
-    store = open_store(str(pipeline))
-    forget(store, Log(store, SystemClock(), Settings()), Settings(), by_rules(KeepRules(last=1)))
-
-
 WAYS: dict[str, Callable[[Path], object]] = {
     "start": claim,
     "rollback": lambda pipeline: rollback(str(pipeline), "1"),
-    "forget": forget_old,
+    "forget": lambda pipeline: forget(pipeline, keep_last=1),
 }
 
 
@@ -73,9 +63,8 @@ def test_nobody_goes_on_from_a_log_that_has_lost_its_newest_records(tmp_path: Pa
 def test_what_forget_would_do_is_refused_too(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 5)
     lose(pipeline, 4)
-    store = open_store(str(pipeline))
     with pytest.raises(Corrupt, match="newer records have been lost"):
-        plan(store, Log(store, SystemClock(), Settings()), Settings(), by_rules(KeepRules(last=1)))
+        forget(pipeline, keep_last=1, dry_run=True)
 
 
 def test_a_program_is_refused_and_goes_on_once_the_log_is_back(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def goes_on(root: Path, *micro_batches: int) -> Driver:
     expected = range(len(micro_batches) + 2)
     assert driver.sinks["totals"].rows() == rows(*expected)
     assert driver.sinks["totals"].staged() == []
-    assert verify(read_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
+    assert verify(driver.pipeline, read_data=True).sound
     return driver
 
 
@@ -583,12 +583,12 @@ def test_the_state_is_one_that_can_be_read_again_and_its_driver_has_ended(tmp_pa
 def test_what_was_passed_by_is_no_damage_to_a_verification(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 3)
     mend(tmp_path)
-    found = verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True)
+    found = verify(pipeline, read_data=True)
     assert found.sound and [(finding.severity, finding.code) for finding in found.findings] == [("note", "log.corrupt")]
     assert "has passed it by" in found.findings[0].message
     # Put back from a copy, it is one of a branch of history that nobody takes.
     flip(sorted((pipeline / "log").iterdir())[-2])
-    assert verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).findings == []
+    assert verify(pipeline, read_data=True).findings == []
 
 
 # --- what is not

@@ -57,7 +57,7 @@ def test_a_full_pipeline_starts_again_once_deletes_work(tmp_path: Path, monkeypa
     assert len(driver.driver.state.live) == 3
     driver.release()
     assert read_pipeline(str(driver.pipeline)).state.retired == []
-    assert verify(read_pipeline(str(driver.pipeline)), driver.driver.state.live, read_data=True).sound
+    assert verify(driver.pipeline, read_data=True).sound
 
 
 @pytest.mark.usefixtures("small")
@@ -94,7 +94,7 @@ def test_a_savepoint_that_cannot_be_read_keeps_what_it_may_need_and_no_more(tmp_
     assert len(list(driver.pipeline.glob("checkpoints/*/manifest.json"))) == 2
     # What is put back from a copy can be restored.
     manifest.write_bytes(copy)
-    assert verify(read_pipeline(str(driver.pipeline)), [old], read_data=True).sound
+    assert verify(str(driver.pipeline), old.epoch, read_data=True).sound
     manifest.unlink()
     # Given up, it goes like any other, and what only it needed goes with the next sweep.
     delete_label(driver.log, "old")

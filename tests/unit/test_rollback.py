@@ -85,7 +85,7 @@ def test_the_next_start_goes_on_from_the_older_checkpoint_and_takes_back_what_ca
         driver.step()
     assert driver.sinks["totals"].rows() == rows(0, 1, 2, 3, 4)
     assert driver.driver.state.settled_epoch == 8
-    assert verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
+    assert verify(pipeline, read_data=True).sound
 
 
 def test_nothing_has_to_be_committed_before_it_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +261,7 @@ def test_retention_keeps_what_a_rollback_may_go_to_and_drops_what_was_undone(tmp
         (2, False), (5, False), (6, False), (7, False),
     ]  # fmt: skip
     assert driver.driver.state.retired == [] or driver.driver.state.retired[0].epoch in (3, 4)
-    assert verify(read_pipeline(str(pipeline)), state_of(pipeline).live, read_data=True).sound
+    assert verify(pipeline, read_data=True).sound
 
 
 def test_a_sink_that_is_gone_must_be_dropped_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

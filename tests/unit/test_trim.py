@@ -17,10 +17,10 @@ from slackwater.errors import Conflict, Unavailable
 from slackwater.failpoints import VARIABLE
 from slackwater.formats.change import Claim, Label
 from slackwater.formats.keys import manifest_key, record_key
-from slackwater.ops import forget
 from slackwater.ops import verify as verification
+from slackwater.ops.forget import by_rules, forget_chosen
 from slackwater.ops.pipelines import read_pipeline
-from slackwater.ops.verify import verify
+from slackwater.ops.verify import verify_checkpoints
 from slackwater.protocol.checkpoint import CheckpointReport
 from slackwater.protocol.cut import Cut
 from slackwater.protocol.driver import claim_driver
@@ -208,9 +208,10 @@ def test_a_reader_whose_record_was_trimmed_reads_the_newest(store):
 def test_forgetting_trims(tmp_path):
     driver = Driver(tmp_path)
     driver.step()
-    log = Log(driver.store, driver.clock, driver.settings, kept_records=2)
-    claims(log, 5)
-    forget.forget(driver.store, log, driver.settings, forget.by_rules(KeepRules(last=1)))
+    pipeline = read_pipeline(driver.pipeline)
+    pipeline.log.kept_records = 2
+    claims(pipeline.log, 5)
+    forget_chosen(pipeline, by_rules(KeepRules(last=1)))
     assert len(numbers(driver.store)) == 2
 
 
@@ -305,7 +306,7 @@ def trimmed(tmp_path):
 
 
 def found(pipeline) -> list[tuple[str, str]]:
-    return [(f.code, f.key) for f in verify(pipeline, pipeline.state.live, read_data=True).findings]
+    return [(f.code, f.key) for f in verify_checkpoints(pipeline, pipeline.state.live, read_data=True).findings]
 
 
 def test_what_was_trimmed_is_no_finding_nor_what_lies_below_it(trimmed):

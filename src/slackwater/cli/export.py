@@ -6,7 +6,8 @@ import click
 
 from .entry import remove_when_interrupted
 from .options import at_option, make_settings, remember_url, store_options, url_and
-from .text import ProgressLine, count, format_size, print_fields, print_json
+from .progress import progress_bar
+from .text import count, format_size, print_fields, print_json
 
 
 @click.command("export")
@@ -30,7 +31,7 @@ def command(url_and_folder: tuple[str, str], ref: str, as_json: bool, timeout_s:
     url, folder = url_and_folder
     remember_url(url)
     remove_when_interrupted(lambda: None)  # what is on the local disk meanwhile goes then by itself
-    with ProgressLine("writing") as progress:
+    with progress_bar("writing") as progress:
         exported = export(url, folder, at=ref, settings=make_settings(timeout_s), progress=progress)
     if as_json:
         print_json({"url": url, "folder": folder, "exported": exported})

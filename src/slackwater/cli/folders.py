@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Corrupt, SlackwaterError
 from .options import make_settings
-from .text import ProgressLine, count, format_offsets, format_size, format_time, print_fields, print_json, print_table
+from .progress import progress_bar
+from .text import count, format_offsets, format_size, format_time, print_fields, print_json, print_table
 
 if TYPE_CHECKING:
     from ..laminar.findings import Finding
@@ -66,7 +67,7 @@ def verify_folder(folder: Folder, ref: str | None, *, read_data: bool, as_json: 
     from ..laminar.verification import verify_folder as verify  # noqa: PLC0415
 
     checkpoints = folder.checkpoints if ref is None else [resolve(folder, ref)]
-    with ProgressLine("reading") as progress:
+    with progress_bar("reading") as progress:
         result = verify(folder, checkpoints, read_data=read_data, progress=progress)
     if as_json:
         facts = {"folder": folder.url, "sound": result.sound, "read_data": read_data}

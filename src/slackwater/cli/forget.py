@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import VARIABLE, make_settings, read_pipeline, store_options
+from .options import VARIABLE, make_settings, remember_url, store_options
 from .text import count, format_size, format_time, note, print_json, print_table
 
 if TYPE_CHECKING:
     from ..ops.forget import Forgetting
 
-_UNITS_MS = {"s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_UNITS_S = {"s": 1, "min": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DURATION = re.compile(r"(?:[0-9]{1,9}(?:min|[shdw]))+")
 
 
@@ -35,10 +35,10 @@ def _parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str 
     if text is None:
         return None
     parts = re.findall(r"([0-9]+)([a-z]+)", text) if _DURATION.fullmatch(text) else []
-    duration_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
-    if duration_ms == 0:
-        raise click.BadParameter(f"{text!r} is not a duration; write 36h or 1d12h, of the units {', '.join(_UNITS_MS)}")
-    return duration_ms
+    duration_s = sum(int(number) * _UNITS_S[unit] for number, unit in parts)
+    if duration_s == 0:
+        raise click.BadParameter(f"{text!r} is not a duration; write 36h or 1d12h, of the units {', '.join(_UNITS_S)}")
+    return duration_s
 
 
 @click.command("forget")
@@ -48,7 +48,7 @@ def _parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str 
 @click.option("--keep-daily", type=_NUMBER, metavar="N", help="Keep the newest of each of the last N days with one.")
 @click.option(
     "--keep-within",
-    "keep_within_ms",
+    "keep_within",
     metavar="DURATION",
     callback=_parse_duration,
     help="Keep all made within this time before the newest: 90min, 36h, 7d, 1d12h.",
@@ -64,7 +64,7 @@ def command(
     keep_last: int | None,
     keep_hourly: int | None,
     keep_daily: int | None,
-    keep_within_ms: int | None,
+    keep_within: int | None,
     keep_label: tuple[str, ...],
     dry_run: bool,
     as_json: bool,
@@ -81,15 +81,22 @@ def command(
       slackwater forget s3://bucket/slackwater/orders --keep-within 36h
       slackwater forget s3://bucket/slackwater/orders 41
     """
-    from ..ops import forget  # noqa: PLC0415
-    from ..protocol.keep import KeepRules  # noqa: PLC0415
+    from ..ops.forget import forget  # noqa: PLC0415
 
-    rules = KeepRules(last=keep_last, hourly=keep_hourly, daily=keep_daily, within_ms=keep_within_ms, labels=keep_label)
-    url, ref = _split_names(names, any_rule=rules != KeepRules())
-    choose = forget.by_rules(rules) if ref is None else forget.by_ref(ref)
-    pipeline = read_pipeline(url, timeout_s)
-    act = forget.plan if dry_run else forget.forget
-    done = act(pipeline.store, pipeline.log, make_settings(timeout_s), choose)
+    any_rule = any((keep_last, keep_hourly, keep_daily, keep_within, keep_label))
+    url, ref = _split_names(names, any_rule=any_rule)
+    remember_url(url)
+    done = forget(
+        url,
+        ref,
+        keep_last=keep_last,
+        keep_hourly=keep_hourly,
+        keep_daily=keep_daily,
+        keep_within=keep_within,
+        keep_labels=keep_label,
+        dry_run=dry_run,
+        settings=make_settings(timeout_s),
+    )
     if as_json:
         print_json({"url": url, "acted": not dry_run, "forget": done})
     else:

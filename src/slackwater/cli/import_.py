@@ -6,7 +6,8 @@ import click
 
 from .entry import remove_when_interrupted
 from .options import at_option, make_settings, remember_url, store_options, url_argument
-from .text import ProgressLine, count, format_size, note, print_fields, print_json
+from .progress import progress_bar
+from .text import count, format_size, note, print_fields, print_json
 
 
 @click.command("import")
@@ -30,7 +31,7 @@ def command(folder: str, url: str, ref: str, as_json: bool, timeout_s: float) ->
 
     remember_url(url)
     remove_when_interrupted(lambda: None)  # what is on the local disk meanwhile goes then by itself
-    with ProgressLine("reading") as progress:
+    with progress_bar("reading") as progress:
         imported = import_folder(folder, url, at=ref, settings=make_settings(timeout_s), progress=progress)
     if as_json:
         print_json({"folder": folder, "url": url, "imported": imported})

@@ -12,8 +12,6 @@ import click
 from .text import format_time, note
 
 if TYPE_CHECKING:
-    from ..formats.state import LiveCheckpoint
-    from ..protocol.pipeline import Pipeline
     from ..protocol.state import LeftOut
     from ..settings import Settings
 
@@ -92,24 +90,6 @@ def make_settings(timeout_s: float) -> Settings:
 def remember_url(url: str) -> None:
     """Let a hint name the pipeline that this command is about."""
     click.get_current_context().ensure_object(Invocation).url = url
-
-
-def read_pipeline(url: str, timeout_s: float) -> Pipeline:
-    """Open the pipeline that a command names."""
-    from ..ops import pipelines  # noqa: PLC0415
-
-    remember_url(url)
-    return pipelines.read_pipeline(url, make_settings(timeout_s))
-
-
-def resolve(pipeline: Pipeline, ref: str) -> tuple[LiveCheckpoint, list[LeftOut]]:
-    """Find the checkpoint that a command names, and what that has passed over."""
-    from ..ops import refs as labels  # noqa: PLC0415
-
-    entry = labels.resolve(pipeline.state, ref)
-    passed = labels.passed_over(pipeline.state, ref, entry)
-    tell_choice(ref, entry.epoch, entry.created_at_ms, passed)
-    return entry, passed
 
 
 def tell_choice(ref: str, epoch: int, created_at_ms: int, passed: Sequence[LeftOut]) -> None:

@@ -28,7 +28,7 @@ def command(store: str, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.pipelines import pipelines  # noqa: PLC0415
 
-    found = pipelines(store, make_settings(timeout_s))
+    found = pipelines(store, settings=make_settings(timeout_s))
     if as_json:
         print_json({"store": store, "pipelines": found})
     elif found:

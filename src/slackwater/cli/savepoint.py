@@ -6,7 +6,8 @@ import click
 
 from .options import (
     at_option,
-    read_pipeline,
+    make_settings,
+    remember_url,
     store_options,
     tell_choice,
     url_and,
@@ -41,22 +42,16 @@ def create(url_and_label: tuple[str, str], ref: str, as_json: bool, timeout_s: f
       slackwater savepoint create s3://bucket/slackwater/orders before-upgrade
       slackwater savepoint create s3://bucket/slackwater/orders monday --at @2026-11-16T00:00Z
     """
-    from ..ops.refs import passed_over  # noqa: PLC0415
-    from ..ops.savepoint import create_label  # noqa: PLC0415
+    from ..ops.savepoint import savepoint  # noqa: PLC0415
 
     url, label = url_and_label
-    pipeline = read_pipeline(url, timeout_s)
-    savepoint = create_label(pipeline.log, label, ref)
-    state = pipeline.log.state or pipeline.state
-    entry = state.find(savepoint.epoch)
-    checkpoint_id = entry.checkpoint_id if entry else None
-    if entry:
-        tell_choice(ref, entry.epoch, entry.created_at_ms, passed_over(state, ref, entry))
+    remember_url(url)
+    created = savepoint(url, label, ref, settings=make_settings(timeout_s))
+    tell_choice(ref, created.epoch, created.checkpoint_created_at_ms, created.passed_over)
     if as_json:
-        print_json({"label": label, "epoch": savepoint.epoch, "checkpoint_id": checkpoint_id,
-                    "created_at_ms": savepoint.created_at_ms})  # fmt: skip
+        print_json(created)
     else:
-        print(plain(f"savepoint {label}: epoch {savepoint.epoch}, checkpoint {checkpoint_id}"))
+        print(plain(f"savepoint {label}: epoch {created.epoch}, checkpoint {created.checkpoint_id}"))
 
 
 @command.command("list")
@@ -69,21 +64,17 @@ def list_all(url: str, as_json: bool, timeout_s: float) -> None:
     Examples:
       slackwater savepoint list s3://bucket/slackwater/orders
     """
-    state = read_pipeline(url, timeout_s).state
-    entries = {entry.epoch: entry for entry in state.live}
+    from ..ops.savepoint import savepoints  # noqa: PLC0415
+
+    remember_url(url)
+    found = savepoints(url, settings=make_settings(timeout_s))
     if as_json:
-        documents = [
-            {"label": s.label, "epoch": s.epoch, "checkpoint_id": entries[s.epoch].checkpoint_id,
-             "created_at_ms": s.created_at_ms, "checkpoint_created_at_ms": entries[s.epoch].created_at_ms,
-             "undone": entries[s.epoch].undone}
-            for s in state.labels
-        ]  # fmt: skip
-        print_json({"url": url, "savepoints": documents})
-    elif state.labels:
+        print_json({"url": url, "savepoints": found})
+    elif found:
         rows = [
-            [s.label, str(s.epoch), entries[s.epoch].checkpoint_id, format_time(entries[s.epoch].created_at_ms),
-             format_time(s.created_at_ms), format_age(s.created_at_ms), "undone" if entries[s.epoch].undone else ""]
-            for s in state.labels
+            [s.label, str(s.epoch), s.checkpoint_id, format_time(s.checkpoint_created_at_ms),
+             format_time(s.created_at_ms), format_age(s.created_at_ms), "undone" if s.undone else ""]
+            for s in found
         ]  # fmt: skip
         print_table(["LABEL", ">EPOCH", "ID", "CHECKPOINT MADE", "LABELLED", "AGE", "NOTES"], rows)
     else:
@@ -102,13 +93,13 @@ def delete(url_and_label: tuple[str, str], dry_run: bool, as_json: bool, timeout
       slackwater savepoint delete s3://bucket/slackwater/orders before-upgrade --dry-run
       slackwater savepoint delete s3://bucket/slackwater/orders before-upgrade
     """
-    from ..ops.savepoint import delete_label, get_label  # noqa: PLC0415
+    from ..ops.savepoint import delete_savepoint  # noqa: PLC0415
 
     url, label = url_and_label
-    pipeline = read_pipeline(url, timeout_s)
-    savepoint = get_label(pipeline.state, label) if dry_run else delete_label(pipeline.log, label)
+    remember_url(url)
+    deleted = delete_savepoint(url, label, dry_run=dry_run, settings=make_settings(timeout_s))
     if as_json:
-        print_json({"label": label, "epoch": savepoint.epoch, "deleted": not dry_run})
+        print_json({"label": label, "epoch": deleted.epoch, "deleted": not dry_run})
     else:
         what = "would be deleted" if dry_run else "is deleted"
-        print(plain(f"savepoint {label} {what}; retention then decides about epoch {savepoint.epoch}"))
+        print(plain(f"savepoint {label} {what}; retention then decides about epoch {deleted.epoch}"))

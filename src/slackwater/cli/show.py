@@ -9,7 +9,7 @@ import click
 
 from ..errors import SlackwaterError
 from .folders import folder_instead, show_folder
-from .options import at_option, read_pipeline, resolve, store_options, url_argument
+from .options import at_option, make_settings, remember_url, store_options, tell_choice, url_argument
 from .text import (
     count,
     format_age,
@@ -45,12 +45,13 @@ def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.checkpoints import show  # noqa: PLC0415
 
+    remember_url(url)
     try:
-        pipeline = read_pipeline(url, timeout_s)
+        detail = show(url, ref, settings=make_settings(timeout_s))
     except SlackwaterError as error:
         show_folder(folder_instead(error, url, timeout_s), ref, as_json=as_json)
         return
-    detail = show(pipeline, resolve(pipeline, ref)[0])
+    tell_choice(ref, detail.checkpoint.epoch, detail.checkpoint.created_at_ms, detail.passed_over)
     if as_json:
         print_json(detail)
     else:

@@ -1,4 +1,4 @@
-"""Text for people: sizes, times, tables, progress. Nothing that was stored reaches a terminal unescaped."""
+"""Text for people: sizes, times, tables. Nothing that was stored reaches a terminal unescaped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any
-
-_REDRAW_S = 0.1
-_PLAIN_LINE_S = 10.0
 
 
 def plain(text: str) -> str:
@@ -128,34 +124,3 @@ def count(number: int, noun: str) -> str:
     ('1 object', '2 objects')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-class ProgressLine:
-    """A line on stderr that is redrawn on a terminal; elsewhere one more, now and then."""
-
-    def __init__(self, what: str) -> None:
-        self._what, self._terminal = what, sys.stderr.isatty()
-        self._last = time.monotonic()
-        self._drawn = False
-
-    def __enter__(self) -> ProgressLine:
-        return self
-
-    def __call__(self, done_bytes: int, total_bytes: int) -> None:
-        now = time.monotonic()
-        if now - self._last < (_REDRAW_S if self._terminal else _PLAIN_LINE_S):
-            return
-        self._last, self._drawn = now, True
-        line = f"{self._what}: {format_size(done_bytes)} of {format_size(total_bytes)}"
-        print(
-            f"\r\x1b[K{line}" if self._terminal else line,
-            end="" if self._terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._drawn and self._terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

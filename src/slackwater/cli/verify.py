@@ -8,8 +8,9 @@ import click
 
 from ..errors import Corrupt, SlackwaterError
 from .folders import folder_instead, verify_folder
-from .options import make_settings, read_pipeline, resolve, store_options, url_argument
-from .text import ProgressLine, count, format_size, print_json, print_table
+from .options import make_settings, remember_url, store_options, tell_choice, url_argument
+from .progress import progress_bar
+from .text import count, format_size, print_json, print_table
 
 if TYPE_CHECKING:
     from ..ops.verify import Finding, Verification
@@ -36,23 +37,22 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
     """
     from ..ops.verify import verify  # noqa: PLC0415
 
+    remember_url(url)
     try:
-        pipeline = read_pipeline(url, timeout_s)
+        with progress_bar("reading") as progress:
+            result = verify(url, ref, read_data=read_data, progress=progress, settings=make_settings(timeout_s))
     except SlackwaterError as error:
         return verify_folder(folder_instead(error, url, timeout_s), ref, read_data=read_data, as_json=as_json)
-    entries = pipeline.state.live if ref is None else [resolve(pipeline, ref)[0]]
-    with ProgressLine("reading") as progress:
-        result = verify(pipeline, entries, read_data=read_data, settings=make_settings(timeout_s), progress=progress)
+    if ref is not None and result.at is not None:
+        tell_choice(ref, result.at.epoch, result.at.created_at_ms, result.at.passed_over)
     if as_json:
-        facts = {"pipeline": pipeline.name, "url": url, "sound": result.sound, "read_data": read_data}
-        print_json({**facts, "epochs": result.epochs, "objects": result.objects, "read_bytes": result.read_bytes,
-                    "findings": result.findings})  # fmt: skip
+        print_json(result)
     else:
-        _print(result, read_data)
+        _print(result)
     return 0 if result.sound else Corrupt.exit_code
 
 
-def _print(result: Verification, read_data: bool) -> None:
+def _print(result: Verification) -> None:
     if result.findings:
         rows = [
             [finding.severity, finding.code, finding.key, _name_epochs(finding), finding.message]
@@ -61,7 +61,7 @@ def _print(result: Verification, read_data: bool) -> None:
         print_table(["SEVERITY", "CODE", "OBJECT", "EPOCHS", "PROBLEM"], rows)
         print()
     errors = sum(finding.severity == "error" for finding in result.findings)
-    depth = f"{format_size(result.read_bytes)} read" if read_data else "sizes only: --read-data reads every byte"
+    depth = f"{format_size(result.read_bytes)} read" if result.read_data else "sizes only: --read-data reads every byte"
     print(
         f"{count(len(result.epochs), 'checkpoint')}, {count(result.objects, 'object')} ({depth}): "
         + (f"{count(errors, 'error')}" if errors else "sound")

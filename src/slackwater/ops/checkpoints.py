@@ -1,7 +1,8 @@
-"""Checkpoints of a pipeline: list them, show what one holds."""
+"""Checkpoints of a pipeline: list them, from the newest record alone; show what one holds."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +13,15 @@ from ..formats.manifest import Manifest, Origin, SourcePosition, all_files
 from ..formats.query import Query
 from ..formats.state import LiveCheckpoint, State
 from ..parallel import in_parallel
-from ..protocol.pipeline import Pipeline
-from ..protocol.state import labels_of
+from ..protocol.state import LeftOut, labels_of
 from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..settings import Settings
-from .pipelines import Problem
+from .pipelines import Problem, read_pipeline
+from .refs import LATEST_REF, passed_over, resolve
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One live checkpoint. With a problem, its manifest could not be read.
+    """One live checkpoint. What its manifest says is in the last three fields; with a problem, it could not be read.
 
     ``settled`` says that every sink's commit is on record; the record that says so is the next one. An undone one was
     passed over by a rollback. One with ``rollback_to`` is a rollback, or a ``repair``.
@@ -41,6 +42,17 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
 
+class CheckpointList(msgspec.Struct, frozen=True, kw_only=True):
+    """The live checkpoints of a pipeline, oldest first."""
+
+    pipeline: str
+    url: str
+    uid: str
+    epoch: int
+    generation: int
+    checkpoints: list[CheckpointSummary]
+
+
 class ObjectNeed(msgspec.Struct, frozen=True, kw_only=True):
     """An object that a checkpoint needs; ``own`` ones it wrote itself, the others an older checkpoint did."""
 
@@ -51,7 +63,7 @@ class ObjectNeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint holds, from its manifest."""
+    """What a checkpoint holds, from its manifest; and which ones were passed over on the way to it, newest first."""
 
     pipeline: str
     uid: str
@@ -69,24 +81,54 @@ class CheckpointDetail(msgspec.Struct, frozen=True, kw_only=True):
     inline_files: int
     inline_bytes: int
     manifest_bytes: int
+    passed_over: list[LeftOut]
 
 
-def checkpoints(pipeline: Pipeline, settings: Settings | None = None) -> list[CheckpointSummary]:
-    """List the live checkpoints, oldest first, each with what its manifest says."""
-    settings, state = settings or Settings(), pipeline.state
+def list_checkpoints(
+    url: str | os.PathLike[str],
+    *,
+    long: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+) -> CheckpointList:
+    """List the live checkpoints of a pipeline. Only its newest record is read.
+
+    ``long`` reads each checkpoint's manifest, too: then its micro-batch, its size and what is wrong with it are told.
+
+    >>> import tempfile
+    >>> from slackwater.program import open_pipeline
+    >>> with open_pipeline(store := tempfile.mkdtemp(), "orders") as orders:
+    ...     for row in range(3):
+    ...         report = orders.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
+    >>> [(found.epoch, found.head) for found in list_checkpoints(f"{store}/orders").checkpoints]
+    [(1, False), (2, False), (3, True)]
+    >>> show(f"{store}/orders", at=2).sources
+    {'rows': {'source_type': 'program', 'offsets': {'row': '1'}}}
+    """
+    pipeline = read_pipeline(url, settings, storage_options)
+    state = pipeline.state
 
     def describe(entry: LiveCheckpoint) -> CheckpointSummary:
         try:
             return _describe(state, entry, load_manifest(pipeline.store, entry))
         except DAMAGE as error:
-            return _describe(state, entry, None, Problem(error.code, error.message))
+            return _describe(state, entry, problem=Problem(error.code, error.message))
 
     jobs = [lambda entry=entry: describe(entry) for entry in state.live]
-    return in_parallel(jobs, settings.concurrency)
+    return CheckpointList(
+        pipeline=pipeline.name,
+        url=pipeline.url,
+        uid=state.uid,
+        epoch=state.epoch,
+        generation=state.generation,
+        checkpoints=in_parallel(jobs, pipeline.settings.concurrency)
+        if long
+        else [_describe(state, entry) for entry in state.live],
+    )
 
 
 def _describe(
-    state: State, entry: LiveCheckpoint, manifest: Manifest | None, problem: Problem | None = None
+    state: State, entry: LiveCheckpoint, manifest: Manifest | None = None, problem: Problem | None = None
 ) -> CheckpointSummary:
     return CheckpointSummary(
         epoch=entry.epoch,
@@ -105,15 +147,24 @@ def _describe(
     )
 
 
-def show(pipeline: Pipeline, entry: LiveCheckpoint) -> CheckpointDetail:
-    """Tell what one checkpoint holds."""
+def show(
+    url: str | os.PathLike[str],
+    at: str | int = LATEST_REF,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+) -> CheckpointDetail:
+    """Tell what the checkpoint holds that ``at`` names: its sources, its state, its sinks, the objects it needs."""
+    pipeline, ref = read_pipeline(url, settings, storage_options), str(at)
+    state = pipeline.state
+    entry = resolve(state, ref)
     manifest = load_manifest(pipeline.store, entry)
     own = checkpoint_folder(entry.checkpoint_id)
     inline = [file for file in all_files(manifest) if file.inline is not None]
     return CheckpointDetail(
         pipeline=manifest.pipeline,
         uid=manifest.uid,
-        checkpoint=_describe(pipeline.state, entry, manifest),
+        checkpoint=_describe(state, entry, manifest),
         origin=manifest.origin,
         pipeline_hash=manifest.pipeline_hash,
         query=manifest.query,
@@ -140,6 +191,7 @@ def show(pipeline: Pipeline, entry: LiveCheckpoint) -> CheckpointDetail:
         inline_files=len(inline),
         inline_bytes=sum(file.size_bytes for file in inline),
         manifest_bytes=entry.manifest_size_bytes,
+        passed_over=passed_over(state, ref, entry),
     )
 
 

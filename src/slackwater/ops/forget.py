@@ -8,8 +8,11 @@ says why no driver is disturbed.
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from math import isfinite
 from typing import cast
 
 import msgspec
@@ -21,11 +24,12 @@ from ..formats.keys import CHECKPOINTS
 from ..formats.state import LiveCheckpoint, State
 from ..protocol.keep import KeepRules, Verdict, plan_forget, plan_forget_one, plan_retire_forgotten
 from ..protocol.latest import refuse_lost_records
-from ..protocol.log import Log
+from ..protocol.pipeline import Pipeline
 from ..protocol.retention import Doomed, References, delete_doomed, find_doomed, find_needed
 from ..protocol.state import apply
 from ..settings import Settings
 from ..store import Store
+from .pipelines import read_pipeline
 from .refs import resolve
 from .savepoint import get_label
 
@@ -40,6 +44,68 @@ class Forgetting(msgspec.Struct, frozen=True, kw_only=True):
     forgotten_epochs: list[int]
     deleted_epochs: list[int]
     freed_bytes: int
+
+
+def forget(
+    url: str | os.PathLike[str],
+    ref: str | int | None = None,
+    *,
+    keep_last: int | None = None,
+    keep_hourly: int | None = None,
+    keep_daily: int | None = None,
+    keep_within: float | timedelta | None = None,
+    keep_labels: Iterable[str] = (),
+    dry_run: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+) -> Forgetting:
+    """Forget all checkpoints that no rule keeps, or the one that ``ref`` names, and free the bytes that were theirs.
+
+    A checkpoint stays if any rule keeps it; ``keep_within`` is a time in seconds. The newest and savepoints always
+    stay: ``keep_labels`` only sees that these are there. Interrupted at any point, the same call goes on.
+
+    >>> import tempfile
+    >>> from slackwater.program import open_pipeline
+    >>> with open_pipeline(store := tempfile.mkdtemp(), "orders") as orders:
+    ...     for row in range(3):
+    ...         report = orders.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
+    >>> forget(f"{store}/orders", keep_last=1, dry_run=True).forgotten_epochs
+    [1, 2]
+    >>> forget(f"{store}/orders", 1).forgotten_epochs
+    [1]
+    """
+    rules = _rules(
+        last=keep_last,
+        hourly=keep_hourly,
+        daily=keep_daily,
+        within_ms=None if keep_within is None else _milliseconds(keep_within),
+        labels=[keep_labels] if isinstance(keep_labels, str) else list(keep_labels),
+    )
+    if ref is not None and rules != KeepRules():
+        raise InvalidInput(
+            "a checkpoint to forget is named, and rules say what to keep",
+            code="option.bad_value",
+            hint="give the one or the other",
+        )
+    choose = by_rules(rules) if ref is None else by_ref(str(ref))
+    pipeline = read_pipeline(url, settings, storage_options)
+    return (plan_forgetting if dry_run else forget_chosen)(pipeline, choose)
+
+
+def _milliseconds(time: float | timedelta) -> int | float:
+    milliseconds = 1000 * (time.total_seconds() if isinstance(time, timedelta) else time)
+    return round(milliseconds) if isfinite(milliseconds) else milliseconds
+
+
+def _rules(**given: object) -> KeepRules:
+    try:
+        return msgspec.convert(given, KeepRules)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"the rules cannot be so: {error}",
+            code="option.out_of_bounds",
+            hint="every rule is at least 1, or left out; slackwater forget --help",
+        ) from None
 
 
 def by_rules(rules: KeepRules) -> Choose:
@@ -99,13 +165,13 @@ def _refuse_to_lose(state: State, entry: LiveCheckpoint) -> None:
     )
 
 
-def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetting:
-    """Say what ``forget`` would do now. Nothing is changed."""
-    state = _read(store, log)
+def plan_forgetting(pipeline: Pipeline, choose: Choose) -> Forgetting:
+    """Say what ``forget_chosen`` would do now. Nothing is changed."""
+    store, state = pipeline.store, _read(pipeline)
     verdicts = choose(state)
     forgotten = [verdict.epoch for verdict in verdicts if not verdict.keep]
     after = apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
-    references = References(store, settings)
+    references = References(store, pipeline.settings)
     doomed = find_doomed(after, references.of_live(after), references)
     return Forgetting(
         checkpoints=verdicts,
@@ -115,10 +181,10 @@ def plan(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetti
     )
 
 
-def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forgetting:
+def forget_chosen(pipeline: Pipeline, choose: Choose) -> Forgetting:
     """Retire what ``choose`` lets go, and delete its bytes. Interrupted at any point, the same call goes on."""
-    references = References(store, settings)
-    waiting = [entry.epoch for entry in _read(store, log).retired]
+    references = References(pipeline.store, pipeline.settings)
+    waiting = [entry.epoch for entry in _read(pipeline).retired]
     verdicts: dict[int, Verdict] = {}
     freed_bytes, more = 0, True
 
@@ -132,10 +198,10 @@ def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forget
 
     while more:
         reach("forget.retire.before")
-        log.append(decide)
+        pipeline.log.append(decide)
         reach("forget.retire.after")
-        freed_bytes += _delete(store, log, references)
-    log.trim()
+        freed_bytes += _delete(pipeline, references)
+    pipeline.log.trim()
     told = sorted(verdicts.values(), key=lambda verdict: verdict.epoch)
     return Forgetting(
         checkpoints=told,
@@ -145,16 +211,17 @@ def forget(store: Store, log: Log, settings: Settings, choose: Choose) -> Forget
     )
 
 
-def _read(store: Store, log: Log) -> State:
+def _read(pipeline: Pipeline) -> State:
     """Read the newest state. Of an older one nothing is forgotten: newer checkpoints may need those bytes."""
-    log.read()
-    refuse_lost_records(store, log)
-    return cast(State, log.state)
+    pipeline.log.read()
+    refuse_lost_records(pipeline.store, pipeline.log)
+    return pipeline.state
 
 
-def _delete(store: Store, log: Log, references: References) -> int:
+def _delete(pipeline: Pipeline, references: References) -> int:
     """Delete what is retired, say so on record, and return how many bytes went."""
-    if not cast(State, log.state).retired:
+    store, log = pipeline.store, pipeline.log
+    if not pipeline.state.retired:
         return 0
     state, needed = find_needed(log, None, references)
     doomed = find_doomed(state, needed, references)

@@ -71,10 +71,22 @@ def _read(pipeline: Pipeline) -> State | None:
 
 
 def pipelines(
-    store_url: str, settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
+    store: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
 ) -> list[PipelineSummary]:
-    """Find the pipelines of a store; a damaged one is reported, not hidden."""
-    settings, options = settings or Settings(), storage_options or {}
+    """List the pipelines of a store; one that is damaged or cannot be read is among them, with its problem.
+
+    >>> import tempfile
+    >>> from slackwater.program import open_pipeline
+    >>> with open_pipeline(store := tempfile.mkdtemp(), "orders") as orders:
+    ...     for row in range(3):
+    ...         report = orders.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
+    >>> [(found.name, found.epoch, found.released) for found in pipelines(store)]
+    [('orders', 3, True)]
+    """
+    store_url, settings, options = os.fspath(store), settings or Settings(), storage_options or {}
     found = _look_for(store_url, settings, options)
     if not found:
         _refuse_other(open_store(store_url, settings, **options), store_url)

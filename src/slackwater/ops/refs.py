@@ -1,9 +1,11 @@
-"""How people name a checkpoint: the forms of a REF."""
+"""How a label, a time, an epoch or an id becomes a checkpoint: the forms of a REF."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+
+import msgspec
 
 from ..errors import InvalidInput, NotFound
 from ..formats.state import LiveCheckpoint, State
@@ -15,6 +17,26 @@ _MIN_PREFIX = 4
 _MAX_CANDIDATES = 10
 _EPOCH = re.compile(r"[0-9]{1,16}")
 _BEGINNING = datetime.fromtimestamp(0, UTC)
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The checkpoint that a REF has led to, and which ones were passed over on the way, newest first."""
+
+    epoch: int
+    checkpoint_id: str
+    created_at_ms: int
+    passed_over: list[LeftOut]
+
+
+def choose(state: State, ref: str) -> Choice:
+    """Find the checkpoint that ``ref`` names, and say how it came to that one."""
+    entry = resolve(state, ref)
+    return Choice(
+        epoch=entry.epoch,
+        checkpoint_id=entry.checkpoint_id,
+        created_at_ms=entry.created_at_ms,
+        passed_over=passed_over(state, ref, entry),
+    )
 
 
 def resolve(state: State, ref: str) -> LiveCheckpoint:

@@ -56,9 +56,16 @@ def restore(
     """Restore the checkpoint that ``at`` names into the directory ``to``, which is new or empty.
 
     ``at`` is a REF, or ``newest-verified``. A query's checkpoint becomes a ``checkpointLocation`` of Spark; that of a
-    program or a keyed state, or one that was copied in, becomes its files. The pipeline is not changed::
+    program or a keyed state, or one that was copied in, becomes its files. The pipeline is not changed.
 
-        sw.restore("s3://bucket/slackwater/orders", "/tmp/orders", at="before-upgrade")
+    >>> import tempfile
+    >>> from slackwater.program import open_pipeline
+    >>> with open_pipeline(store := tempfile.mkdtemp(), "orders") as orders:
+    ...     for row in range(3):
+    ...         report = orders.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
+    >>> restored = restore(f"{store}/orders", f"{store}/restored", at=2)
+    >>> restored.epoch, restored.kind, (Path(store) / "restored" / "offsets.json").read_text()
+    (2, 'program', '{"rows":{"row":"1"}}')
     """
     target, ref = _as_directory(to), str(at)
     pipeline = read_pipeline(url, settings, storage_options)
@@ -95,13 +102,15 @@ def _as_directory(to: str | os.PathLike[str]) -> Path:
     text = os.fspath(to)
     if not text.strip():
         raise InvalidInput(
-            "the directory to restore into is empty text", code="option.bad_value", hint="write . for the current one"
+            "the directory to restore into is empty text",
+            code="option.bad_value",
+            hint="for the folder of this process write --to .",
         )
     if "://" in text:  # as a path it would be ./s3:/…
         raise InvalidInput(
             f"{text} is a URL; a directory of this machine is needed",
             code="option.bad_value",
-            hint="restore into a local directory, and copy that",
+            hint="name a local one, --to DIR, and copy that",
         )
     return Path(text).absolute()
 

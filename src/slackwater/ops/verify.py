@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -22,6 +23,8 @@ from ..protocol.pipeline import Pipeline
 from ..protocol.verified_reads import DAMAGE, load_manifest
 from ..settings import Settings
 from ..store import Store
+from .pipelines import read_pipeline
+from .refs import Choice, choose
 
 OnProgress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
@@ -41,14 +44,17 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What was verified, and what was found. ``at`` is the one checkpoint that was named; None: these are all."""
+
+    pipeline: str
+    url: str
+    sound: bool
+    read_data: bool
+    at: Choice | None = None
     epochs: list[int]
     objects: int
     read_bytes: int
     findings: list[Finding]
-
-    @property
-    def sound(self) -> bool:
-        return all(finding.severity != "error" for finding in self.findings)
 
 
 class _Need(msgspec.Struct):
@@ -72,11 +78,41 @@ class _Needs(dict[Object, _Need]):
 
 
 def verify(
+    url: str | os.PathLike[str],
+    at: str | int | None = None,
+    *,
+    read_data: bool = False,
+    progress: OnProgress | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    settings: Settings | None = None,
+) -> Verification:
+    """Verify the checkpoints of a pipeline, or the one that ``at`` names. Nothing is changed.
+
+    Every object that they need must be there with its right size; with ``read_data``, with its right bytes.
+
+    >>> import tempfile
+    >>> from slackwater.program import open_pipeline
+    >>> with open_pipeline(store := tempfile.mkdtemp(), "orders") as orders:
+    ...     for row in range(3):
+    ...         report = orders.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}})
+    >>> found = verify(f"{store}/orders", read_data=True)
+    >>> found.sound, found.epochs, found.findings
+    (True, [1, 2, 3], [])
+    """
+    pipeline = read_pipeline(url, settings, storage_options)
+    if at is None:
+        return verify_checkpoints(pipeline, pipeline.state.live, read_data=read_data, progress=progress)
+    chosen = choose(pipeline.state, str(at))
+    entries = [entry for entry in pipeline.state.live if entry.epoch == chosen.epoch]
+    found = verify_checkpoints(pipeline, entries, read_data=read_data, progress=progress)
+    return msgspec.structs.replace(found, at=chosen)
+
+
+def verify_checkpoints(
     pipeline: Pipeline,
     entries: Iterable[LiveCheckpoint],
     *,
     read_data: bool = False,
-    settings: Settings | None = None,
     progress: OnProgress | None = None,
 ) -> Verification:
     """Check that every object of these checkpoints is there with its right size; or, reading all, with its right bytes.
@@ -84,7 +120,7 @@ def verify(
     Each object is read once, however many checkpoints need it. What a running driver retires meanwhile is no finding.
     Reading all, the whole log is checked too; and when these are all live checkpoints, what is left of retired ones.
     """
-    settings, entries, store, state = settings or Settings(), list(entries), pipeline.store, pipeline.state
+    settings, store, state, entries = pipeline.settings, pipeline.store, pipeline.state, list(entries)
     jobs = [lambda entry=entry: _verify_manifest(store, entry, state.uid) for entry in entries]
     findings: list[Finding] = []
     needs = _Needs()
@@ -121,11 +157,16 @@ def verify(
         for finding in findings
         if not finding.epochs or not live.keys().isdisjoint(finding.epochs)
     ]
+    findings += _verify_pointer(store, fresh, pointer)
     return Verification(
+        pipeline=pipeline.name,
+        url=pipeline.url,
+        sound=all(finding.severity != "error" for finding in findings),
+        read_data=read_data,
         epochs=[entry.epoch for entry in entries],
         objects=len(needs),
         read_bytes=read_bytes,
-        findings=[*findings, *_verify_pointer(store, fresh, pointer)],
+        findings=findings,
     )
 
 

@@ -119,7 +119,7 @@ def refuse_inside(directory: Path, *folders: Path) -> None:
         raise InvalidInput(
             f"{directory} is inside the pipeline's own folder",
             code="option.bad_value",
-            hint="name a directory elsewhere",
+            hint="name a directory elsewhere: --to DIR",
         )
 
 
