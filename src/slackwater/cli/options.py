@@ -31,7 +31,17 @@ def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool)
     return value
 
 
-url_argument = click.argument("url", envvar=VARIABLE)
+def remember_url(url: str) -> None:
+    """Let a hint name the pipeline that this command is about."""
+    click.get_current_context().ensure_object(Invocation).url = url
+
+
+def _remember_argument(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
+    remember_url(url)
+    return url
+
+
+url_argument = click.argument("url", envvar=VARIABLE, callback=_remember_argument)
 json_option = click.option(
     "--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help="Print one JSON document."
 )
@@ -68,11 +78,6 @@ def make_settings(timeout_s: float) -> Settings:
     from ..settings import Settings  # noqa: PLC0415
 
     return Settings(total_timeout_s=timeout_s, request_timeout_s=min(timeout_s, 30.0))
-
-
-def remember_url(url: str) -> None:
-    """Let a hint name the pipeline that this command is about."""
-    click.get_current_context().ensure_object(Invocation).url = url
 
 
 def tell_choice(ref: str, epoch: int, created_at_ms: int, passed: Sequence[LeftOut]) -> None:

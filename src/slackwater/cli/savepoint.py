@@ -30,9 +30,10 @@ def _split_names(_ctx: click.Context, _parameter: click.Parameter, names: tuple[
     """Take URL and LABEL, or LABEL alone when the variable names the pipeline."""
     url = os.environ.get(VARIABLE)
     if len(names) == 1 and url:
-        return url, names[0]
+        names = (url, *names)
     if len(names) != 2:
         raise click.UsageError(f"give URL and LABEL; URL may be left out when {VARIABLE} is set")
+    remember_url(names[0])
     return names[0], names[1]
 
 
@@ -54,7 +55,6 @@ def create(names: tuple[str, str], ref: str, as_json: bool, timeout_s: float) ->
     from ..ops.savepoint import savepoint  # noqa: PLC0415
 
     url, label = names
-    remember_url(url)
     created = savepoint(url, label, ref, settings=make_settings(timeout_s))
     tell_choice(ref, created.epoch, created.checkpoint_created_at_ms, created.passed_over)
     if as_json:
@@ -75,7 +75,6 @@ def list_all(url: str, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.savepoint import savepoints  # noqa: PLC0415
 
-    remember_url(url)
     found = savepoints(url, settings=make_settings(timeout_s))
     if as_json:
         print_json({"url": url, "savepoints": found})
@@ -105,7 +104,6 @@ def delete(names: tuple[str, str], dry_run: bool, as_json: bool, timeout_s: floa
     from ..ops.savepoint import delete_savepoint  # noqa: PLC0415
 
     url, label = names
-    remember_url(url)
     deleted = delete_savepoint(url, label, dry_run=dry_run, settings=make_settings(timeout_s))
     if as_json:
         print_json({"label": label, "epoch": deleted.epoch, "deleted": not dry_run})
