@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import make_settings, remember_url, store_options, url_argument
+from .options import make_settings, store_options, url_argument
 from .text import format_age, format_size, format_time, format_way_back, note, print_json, print_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def command(url: str, long: bool, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.checkpoints import list_checkpoints  # noqa: PLC0415
 
-    remember_url(url)
     found = list_checkpoints(url, long=long, settings=make_settings(timeout_s))
     if as_json:
         print_json(found)

@@ -32,7 +32,17 @@ def _remember_json(ctx: click.Context, _parameter: click.Parameter, value: bool)
     return value
 
 
-url_argument = click.argument("url", envvar=VARIABLE)
+def remember_url(url: str) -> None:
+    """Let a hint name the pipeline that this command is about."""
+    click.get_current_context().ensure_object(Invocation).url = url
+
+
+def _remember_argument(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
+    remember_url(url)
+    return url
+
+
+url_argument = click.argument("url", envvar=VARIABLE, callback=_remember_argument)
 
 
 def url_and(other: str) -> Callable[[_Function], _Function]:
@@ -41,9 +51,10 @@ def url_and(other: str) -> Callable[[_Function], _Function]:
     def split(_ctx: click.Context, _parameter: click.Parameter, names: tuple[str, ...]) -> tuple[str, str]:
         url = os.environ.get(VARIABLE)
         if len(names) == 1 and url:
-            return url, names[0]
+            names = (url, *names)
         if len(names) != 2:
             raise click.UsageError(f"give URL and {other}; URL may be left out when {VARIABLE} is set")
+        remember_url(names[0])
         return names[0], names[1]
 
     return click.argument(f"url_and_{other.lower()}", nargs=-1, metavar=f"[URL] {other}", callback=split)
@@ -85,11 +96,6 @@ def make_settings(timeout_s: float) -> Settings:
     from ..settings import Settings  # noqa: PLC0415
 
     return Settings(total_timeout_s=timeout_s, request_timeout_s=min(timeout_s, 30.0))
-
-
-def remember_url(url: str) -> None:
-    """Let a hint name the pipeline that this command is about."""
-    click.get_current_context().ensure_object(Invocation).url = url
 
 
 def tell_choice(ref: str, epoch: int, created_at_ms: int, passed: Sequence[LeftOut]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import make_settings, remember_url, store_options, tell_passed_over, url_argument
+from .options import make_settings, store_options, tell_passed_over, url_argument
 from .plans import format_span, print_effects, tell_outcome
 from .text import count, format_time, note, print_fields, print_json
 
@@ -36,7 +36,6 @@ def command(url: str, *, keep: tuple[str, ...], keep_older: bool, yes: bool, as_
     """
     from ..ops.repair import plan_repair, repair  # noqa: PLC0415
 
-    remember_url(url)
     act = repair if yes else plan_repair
     plan = act(url, keep=keep, keep_older=keep_older, settings=make_settings(timeout_s))
     if as_json:

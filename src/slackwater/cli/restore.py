@@ -7,7 +7,7 @@ import json
 import click
 
 from .entry import remove_when_interrupted
-from .options import at_option, make_settings, remember_url, store_options, tell_choice, tell_passed_over, url_argument
+from .options import at_option, make_settings, store_options, tell_choice, tell_passed_over, url_argument
 from .text import count, format_size, plain, print_fields, print_json
 
 
@@ -37,7 +37,6 @@ def command(url: str, directory: str, ref: str, as_json: bool, timeout_s: float)
     from ..protocol.kinds import whose  # noqa: PLC0415
     from ..spark.hydrate import checkpoint_location  # noqa: PLC0415
 
-    remember_url(url)
     remove_when_interrupted(remove_unfinished)
     restored = restore(url, directory, ref, settings=make_settings(timeout_s))
     tell_choice(ref, restored.epoch, restored.created_at_ms, restored.passed_over)

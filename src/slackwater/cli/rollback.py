@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import make_settings, remember_url, store_options, tell_choice, url_argument
+from .options import make_settings, store_options, tell_choice, url_argument
 from .plans import format_span, print_effects, tell_outcome
 from .text import count, format_time, note, print_fields, print_json
 
@@ -41,7 +41,6 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
     """
     from ..ops.rollback import plan_rollback, rollback  # noqa: PLC0415
 
-    remember_url(url)
     act = rollback if yes else plan_rollback
     plan = act(url, to, keep=keep, settings=make_settings(timeout_s))
     acted = yes and not plan.done

@@ -45,7 +45,6 @@ def create(url_and_label: tuple[str, str], ref: str, as_json: bool, timeout_s: f
     from ..ops.savepoint import savepoint  # noqa: PLC0415
 
     url, label = url_and_label
-    remember_url(url)
     created = savepoint(url, label, ref, settings=make_settings(timeout_s))
     tell_choice(ref, created.epoch, created.checkpoint_created_at_ms, created.passed_over)
     if as_json:
@@ -66,7 +65,6 @@ def list_all(url: str, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.savepoint import savepoints  # noqa: PLC0415
 
-    remember_url(url)
     found = savepoints(url, settings=make_settings(timeout_s))
     if as_json:
         print_json({"url": url, "savepoints": found})
@@ -96,7 +94,6 @@ def delete(url_and_label: tuple[str, str], dry_run: bool, as_json: bool, timeout
     from ..ops.savepoint import delete_savepoint  # noqa: PLC0415
 
     url, label = url_and_label
-    remember_url(url)
     deleted = delete_savepoint(url, label, dry_run=dry_run, settings=make_settings(timeout_s))
     if as_json:
         print_json({"label": label, "epoch": deleted.epoch, "deleted": not dry_run})

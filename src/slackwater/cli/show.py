@@ -9,7 +9,7 @@ import click
 
 from ..errors import SlackwaterError
 from .folders import folder_instead, show_folder
-from .options import at_option, make_settings, remember_url, store_options, tell_choice, url_argument
+from .options import at_option, make_settings, store_options, tell_choice, url_argument
 from .text import (
     count,
     format_age,
@@ -45,7 +45,6 @@ def command(url: str, ref: str, as_json: bool, timeout_s: float) -> None:
     """
     from ..ops.checkpoints import show  # noqa: PLC0415
 
-    remember_url(url)
     try:
         detail = show(url, ref, settings=make_settings(timeout_s))
     except SlackwaterError as error:

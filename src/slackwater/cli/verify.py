@@ -8,7 +8,7 @@ import click
 
 from ..errors import Corrupt, SlackwaterError
 from .folders import folder_instead, verify_folder
-from .options import make_settings, remember_url, store_options, tell_choice, url_argument
+from .options import make_settings, store_options, tell_choice, url_argument
 from .progress import progress_bar
 from .text import count, format_size, print_json, print_table
 
@@ -37,7 +37,6 @@ def command(url: str, ref: str | None, read_data: bool, as_json: bool, timeout_s
     """
     from ..ops.verify import verify  # noqa: PLC0415
 
-    remember_url(url)
     try:
         with progress_bar("reading") as progress:
             result = verify(url, ref, read_data=read_data, progress=progress, settings=make_settings(timeout_s))
