@@ -346,6 +346,16 @@ def test_E6_a_flipped_bit_of_a_stored_table_or_of_state_from_outside_is_fatal(tm
     assert not (tmp_path / "store" / "counts.wal" / "state").exists()
 
 
+def rot(folder: Path) -> None:
+    """Flip a bit in the middle of the largest local table."""
+    table = max((folder / "store" / "counts.wal" / "state").glob("*.sst"), key=lambda path: path.stat().st_size)
+    with table.open("r+b") as file:
+        file.seek(table.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known):
     with open_keyed(config_of(tmp_path)) as counts:
@@ -354,17 +364,22 @@ def test_E6_a_local_table_that_has_rotted_is_never_stored_again(tmp_path, known)
         list(counts.scan())  # so that memory has it as it was
     if not known:  # then nothing says what its digest was
         newest_manifest(tmp_path).write_bytes(b"rot")
-    (table,) = (tmp_path / "store" / "counts.wal" / "state").glob("*.sst")
-    with table.open("r+b") as file:
-        file.seek(table.stat().st_size // 2)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
+    rot(tmp_path)
     with open_keyed(config_of(tmp_path, incremental=False)) as counts:
         with pytest.raises(sw.Corrupt) as caught:
             counts.create_checkpoint()
         assert caught.value.code == "keyed.damaged"
     assert read_pipeline(url_of(tmp_path)).state.epoch == 1
+
+
+def test_E6_a_local_table_that_rots_after_it_was_read_whole_is_told_by_its_digest(tmp_path):
+    with open_keyed(config_of(tmp_path, incremental=False)) as counts:
+        fill(counts, range(2_000))
+        counts.create_checkpoint()
+        rot(tmp_path)
+        with pytest.raises(sw.Corrupt, match="not the one that was stored before"):
+            counts.create_checkpoint()
+    assert look_at(url_of(tmp_path)).state.epoch == 1
 
 
 def test_E7_epochs_never_go_back(tmp_path):

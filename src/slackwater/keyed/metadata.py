@@ -80,14 +80,9 @@ def draw_up(
         size_bytes=size_bytes,
         key_count=figures.key_count,
         is_incremental=any(not key.startswith(own) for key in objects),
-        sst_files=_sst_files(tables),
+        sst_files=sorted(path.rpartition("/")[2] for path in tables),
         has_state=has_state,
     )
-
-
-def _sst_files(files: Iterable[str]) -> list[str]:
-    """Name the tables among the files of a keyed state, relative to its folder."""
-    return sorted(path.rpartition("/")[2] for path in files if path.endswith(".sst"))
 
 
 def describe_damaged(entry: LiveCheckpoint, damage: SlackwaterError) -> CheckpointMetadata:
