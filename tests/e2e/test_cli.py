@@ -541,7 +541,7 @@ def test_with_a_closed_stderr_stdout_has_the_document_and_nothing_else(url):
 
 
 def test_an_unexpected_failure_is_one_line_and_a_traceback_only_when_asked_for(url):
-    patched = "import sys, slackwater.protocol.recovery as r; r.load_manifest = None"
+    patched = "import sys, slackwater.ops.checkpoints as c; c.load_manifest = None"
     code = f"{patched}; from slackwater import cli; sys.exit(cli.main())"
     for variables, traces in (({}, 0), ({"SLACKWATER_TRACEBACK": "1"}, 1)):
         done = finish([sys.executable, "-c", code, "show", url], **variables)

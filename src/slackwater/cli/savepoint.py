@@ -7,7 +7,6 @@ import click
 from .options import (
     at_option,
     make_settings,
-    remember_url,
     store_options,
     tell_choice,
     url_and,
