@@ -23,7 +23,7 @@ from slackwater.formats.change import NOTHING_PACKED, Checkpoint, Settlement
 from slackwater.formats.keys import LATEST, manifest_key
 from slackwater.formats.manifest import Manifest
 from slackwater.formats.state import State
-from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.keep_rules import plan_retire
 from slackwater.protocol.log import Log, list_records
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import Settings

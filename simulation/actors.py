@@ -29,7 +29,7 @@ from slackwater.ops import savepoint as savepoint_ops
 from slackwater.ops import verify as verification
 from slackwater.protocol.artifacts import Holdings, get_artifacts
 from slackwater.protocol.driver import Claimed, Driver, claim_driver, open_driver
-from slackwater.protocol.keep import KeepRules
+from slackwater.protocol.keep_rules import KeepRules
 from slackwater.protocol.log import Decide, Log, Permit
 from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.retention import Survey

@@ -1,4 +1,4 @@
-"""The tree of errors: a class by what the handler does, a stable code for the detail."""
+"""The tree of errors: one class for each reaction (fix the input, stop, try again), a stable code for the detail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints for any Python program that has source offsets and state by partition. It needs no Spark.
+"""Without Spark: checkpoints for any Python program that has source offsets and state by partition.
 
 claim ─ recover, every byte verified ─ sweep ─ checkpoint, again and again ─ release
 

@@ -1,4 +1,4 @@
-"""Settings: what can be tuned, time-outs too, each with its default and bounds."""
+"""Settings: what can be tuned, time-outs too, each with its default and bounds. Options have the same names."""
 
 from __future__ import annotations
 

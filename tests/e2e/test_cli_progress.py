@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slackwater.cli import progress
+from slackwater.cli import progress_bar
 from tests.commands import NOWHERE, command, environment, slackwater
 from tests.pipelines import make_pipeline
 from tests.services.tiny_s3 import TinyS3
@@ -72,8 +72,8 @@ def test_a_pipe_gets_no_control_characters(tmp_path: Path) -> None:
 
 
 def test_a_pipe_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    with progress.progress_bar("reading") as tell:
+    with progress_bar.progress_bar("reading") as tell:
         tell(1024, 4096)
-        monkeypatch.setattr(progress, "PLAIN_LINE_S", 0.0)
+        monkeypatch.setattr(progress_bar, "PLAIN_LINE_S", 0.0)
         tell(2048, 4096)
     assert capsys.readouterr().err == "reading: 2.0 KiB of 4.0 KiB\n"

@@ -32,12 +32,12 @@ from slackwater.ops import rollback as rollback_tool
 from slackwater.ops import verify as verification
 from slackwater.protocol import artifacts, driver, log, recovery, retention, rollback, verified_reads
 from slackwater.protocol import checkpoint as checkpointer
-from slackwater.protocol import keep as plans
+from slackwater.protocol import keep_rules as plans
 from slackwater.protocol import sinks as sink_driving
 from slackwater.protocol import state as protocol_state
+from slackwater.protocol.decision import Found
 from slackwater.protocol.driver import Claimed, Driver
 from slackwater.protocol.log import Log, Permit
-from slackwater.protocol.outcome import Found
 from slackwater.protocol.pipeline import Pipeline
 from slackwater.sources.acknowledgement import Acknowledgements
 from tests.faults.scenarios import (
@@ -391,7 +391,7 @@ def an_epoch_counts_before_the_one_before_is_settled(patch: pytest.MonkeyPatch) 
 
 
 def the_pointer_says_which_is_the_head(patch: pytest.MonkeyPatch) -> None:
-    real = recovery.Recovery._read
+    real = recovery._Recovery._read
 
     def read(self: Any) -> Found:
         pipeline, state = self._pipeline, self._pipeline.state
@@ -407,7 +407,7 @@ def the_pointer_says_which_is_the_head(patch: pytest.MonkeyPatch) -> None:
         finally:
             self._pipeline = pipeline
 
-    patch.setattr(recovery.Recovery, "_read", read)
+    patch.setattr(recovery._Recovery, "_read", read)
 
 
 def restored_bytes_are_not_verified(patch: pytest.MonkeyPatch) -> None:

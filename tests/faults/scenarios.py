@@ -196,9 +196,9 @@ def a_claim_is_lost_beside_an_open_head(patch: pytest.MonkeyPatch) -> None:
 
 def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
     """Scenario: a tool's rollback is lost, with its release and the claim of the driver that has followed it."""
-    real = recovery.Recovery.run
+    real = recovery._Recovery.run
 
-    def run(self: recovery.Recovery[Any]) -> Any:
+    def run(self: recovery._Recovery[Any]) -> Any:
         recovered, log, store = real(self), self._pipeline.log, cast(SimStore, self._pipeline.store)
         written = store._sim.written
         for back in range(min(log.number, log.kept_records - 1)):
@@ -209,7 +209,7 @@ def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
                 break
         return recovered
 
-    patch.setattr(recovery.Recovery, "run", run)
+    patch.setattr(recovery._Recovery, "run", run)
 
 
 def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from slackwater.protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from slackwater.protocol.driver import claim_driver
 from slackwater.protocol.log import Log
 from slackwater.protocol.pipeline import Pipeline
-from slackwater.protocol.recovery import Recovery
+from slackwater.protocol.recovery import recover
 from slackwater.protocol.rollback import roll_back
 from slackwater.protocol.sinks import Attempt
 from slackwater.protocol.verified_reads import load_manifest
@@ -99,7 +99,7 @@ class Driver:
         def hydrate(manifest: Manifest | None) -> Holdings:
             return get_artifacts(store, manifest, SETTINGS, into(files)) if manifest else {}
 
-        found = Recovery(place, self.permit, {}, hydrate=hydrate).run()
+        found = recover(place, self.permit, {}, hydrate=hydrate)
         self._checkpointer = Checkpointer(place, self.permit, {}, holdings=found.hydrated, settlement=found.settlement)
 
     def step(self, n: int) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slackwater.errors import SlackwaterError
-from slackwater.keyed import format as keyed
-from slackwater.keyed.format import Description, Figures, Lineage, Snapshot
+from slackwater.keyed import documents as keyed
+from slackwater.keyed.documents import Description, Figures, Lineage, Snapshot
 from tests.golden.samples import IDS, seal
 from tests.property import hostile
 from tests.property.hostile import JSON

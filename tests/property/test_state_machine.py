@@ -25,7 +25,7 @@ from slackwater.formats.change import (
 )
 from slackwater.formats.state import State
 from slackwater.protocol import state as protocol_state
-from slackwater.protocol.keep import KeepRules, plan_forget, plan_retire
+from slackwater.protocol.keep_rules import KeepRules, plan_forget, plan_retire
 
 EPOCHS = st.integers(0, 12)
 LABELS = st.sampled_from("abc")

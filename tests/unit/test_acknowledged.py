@@ -18,7 +18,7 @@ from slackwater.ops.repair import repair
 from slackwater.ops.rollback import rollback
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.sources.acknowledgement import Acknowledgements
-from slackwater.sources.inboxes_read import refuse_dropped
+from slackwater.sources.query_inboxes import refuse_dropped
 from slackwater.store import Store
 from tests import pipelines
 from tests.pipelines import Driver, flip, make_pipeline

@@ -32,8 +32,8 @@ ROOMS = [
 ]
 # Inside the protocol: a module may import those before it, and none beside it.
 PROTOCOL = [
-    {"cut", "keep", "placement", "sinks", "state"},
-    {"artifacts", "log_damage", "outcome"},
+    {"cut", "keep_rules", "placement", "sinks", "state"},
+    {"artifacts", "decision", "log_damage"},
     {"log", "verified_reads"},
     {"address", "directory", "labels", "latest"},
     {"kinds", "pipeline"},

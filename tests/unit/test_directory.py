@@ -12,7 +12,7 @@ from slackwater.cli.restore import command
 from slackwater.errors import Corrupt
 from slackwater.keyed import checkpoints
 from slackwater.keyed.capture import capture_keyed, read_snapshot
-from slackwater.keyed.format import DESCRIPTION_FILE, encode
+from slackwater.keyed.documents import DESCRIPTION_FILE, encode
 from slackwater.keyed.opening import open_keyed
 from tests.keyed_pipelines import config_of, fill
 from tests.pipelines import make_pipeline

@@ -21,10 +21,10 @@ from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
 from slackwater.protocol import driver as protocol_driver
-from slackwater.protocol import keep as plans
+from slackwater.protocol import keep_rules as plans
 from slackwater.protocol import recovery
 from slackwater.protocol.artifacts import Holdings
-from slackwater.protocol.keep import KeepRules, plan_forget
+from slackwater.protocol.keep_rules import KeepRules, plan_forget
 from slackwater.protocol.log import Log, Permit
 from slackwater.protocol.pipeline import Pipeline, locate
 from slackwater.protocol.retention import References, sweep
@@ -371,9 +371,7 @@ def test_a_fallback_whose_target_is_forgotten_looks_for_another(url, tmp_path):
         assert manifest is not None
         return work.hydrate(store, manifest, SETTINGS)
 
-    found = recovery.Recovery(
-        started.pipeline, started.permit, {}, hydrate=hydrate, dropped=["totals"], fallback=agree
-    ).run()
+    found = recovery.recover(started.pipeline, started.permit, {}, hydrate=hydrate, dropped=["totals"], fallback=agree)
     head = found.head
     assert asked == [5, 4] and head is not None
     assert head.rollback is not None and head.rollback.to_epoch == 4
@@ -392,9 +390,9 @@ def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch
 
     monkeypatch.setattr(recovery, "roll_back", lose_target_and_claim)
     with pytest.raises(Conflict) as caught:
-        recovery.Recovery(
+        recovery.recover(
             started.pipeline, started.permit, {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None
-        ).run()
+        )
     assert caught.value.code == "driver.fenced"
 
 
@@ -404,12 +402,12 @@ def test_a_driver_that_cannot_see_whether_it_was_fenced_does_not_fall_back(url):
     (url / manifest_key(started.state.live[-1].checkpoint_id)).unlink()  # as the newer one may have done
     asked: list[int] = []
     with pytest.raises(Corrupt) as caught:
-        recovery.Recovery(
+        recovery.recover(
             started.pipeline,
             started.permit,
             {},
             hydrate=lambda manifest: 0,
             dropped=["totals"],
             fallback=lambda damage, target: asked.append(target.epoch),
-        ).run()
+        )
     assert caught.value.code == "log.corrupt" and asked == []

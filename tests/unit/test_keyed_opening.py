@@ -8,7 +8,7 @@ import pytest
 
 from slackwater.errors import Conflict
 from slackwater.formats.state import LiveCheckpoint
-from slackwater.keyed.format import Lineage
+from slackwater.keyed.documents import Lineage
 from slackwater.keyed.opening import plan_opening
 from tests.golden.samples import IDS, UID, entry, state
 

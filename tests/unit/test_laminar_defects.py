@@ -26,7 +26,7 @@ from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.parallel import in_parallel
-from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.keep_rules import plan_retire
 from slackwater.protocol.retention import References, delete_retired
 from slackwater.protocol.verified_reads import load_manifest
 from slackwater.settings import MIB, Settings

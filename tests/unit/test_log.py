@@ -14,7 +14,7 @@ from slackwater.formats import record as records
 from slackwater.formats.change import Checkpoint, Claim, Label, Unlabel
 from slackwater.formats.keys import record_key
 from slackwater.formats.state import State
-from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.keep_rules import plan_retire
 from slackwater.protocol.log import Log, Permit
 from slackwater.settings import Settings
 from slackwater.store import Store, open_store

@@ -21,7 +21,7 @@ CALLERS = {
     "delete_retired": {"protocol/driver.py"},
     "note_deleted": {"protocol/driver.py"},
     "Checkpointer": {"protocol/driver.py"},
-    "Recovery": {"protocol/driver.py"},
+    "recover": {"protocol/driver.py"},
     "Release": {"protocol/driver.py"},
     "Checkpoint": {"protocol/checkpoint.py", "rocks/database.py"},  # RocksDB has one of its own
     "Rollback": {"protocol/rollback.py"},

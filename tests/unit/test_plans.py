@@ -7,7 +7,7 @@ import pytest
 
 from slackwater.formats import batch
 from slackwater.formats import state as states
-from slackwater.protocol.keep import plan_retire
+from slackwater.protocol.keep_rules import plan_retire
 from slackwater.protocol.placement import NewFile, plan_placement
 from slackwater.settings import KIB, MIB, Settings
 from tests.golden.samples import APPENDS, entry, state

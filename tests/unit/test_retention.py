@@ -13,7 +13,7 @@ from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
-from slackwater.protocol import keep as plans
+from slackwater.protocol import keep_rules as plans
 from slackwater.protocol import state as states
 from slackwater.protocol.retention import References
 from slackwater.store import Store

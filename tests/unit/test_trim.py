@@ -24,7 +24,7 @@ from slackwater.ops.verify import verify_checkpoints
 from slackwater.protocol.checkpoint import CheckpointReport
 from slackwater.protocol.cut import Cut
 from slackwater.protocol.driver import claim_driver
-from slackwater.protocol.keep import KeepRules
+from slackwater.protocol.keep_rules import KeepRules
 from slackwater.protocol.log import KEPT_RECORDS, Log, list_records
 from slackwater.protocol.pipeline import Pipeline
 from slackwater.protocol.sinks import Attempt

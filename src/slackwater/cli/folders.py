@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import Corrupt, SlackwaterError
 from .options import make_settings
-from .progress import progress_bar
+from .progress_bar import progress_bar
 from .text import count, format_offsets, format_size, format_time, print_fields, print_json, print_table
 
 if TYPE_CHECKING:

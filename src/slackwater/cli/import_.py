@@ -6,7 +6,7 @@ import click
 
 from .entry import remove_when_interrupted
 from .options import at_option, make_settings, remember_url, store_options, url_argument
-from .progress import progress_bar
+from .progress_bar import progress_bar
 from .text import count, format_size, note, print_fields, print_json
 
 

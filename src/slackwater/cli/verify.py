@@ -9,7 +9,7 @@ import click
 from ..errors import Corrupt, SlackwaterError
 from .folders import folder_instead, verify_folder
 from .options import make_settings, store_options, tell_choice, url_argument
-from .progress import progress_bar
+from .progress_bar import progress_bar
 from .text import count, format_size, print_json, print_table
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""LCB1 version 3: many small artifacts in one object, each readable by range and each with a digest.
+"""LCB1 version 3, the container of small artifacts: many in one object, each readable by range, with a digest.
 
 Byte tables and the reasons are in ``docs/spec/batch.md``. Every size is checked against the bounds below, and against
 the bytes at hand, before anything is allocated.

@@ -1,4 +1,4 @@
-"""The names of objects in a pipeline's folder: every key is built, parsed and checked here.
+"""The keys of objects: where each object of a pipeline is in its store. Built, parsed and checked here alone.
 
 Keys are relative to the pipeline's own folder ``{store}/{pipeline}``, so a pipeline can be moved as it is.
 """

@@ -1,4 +1,4 @@
-"""Manifest version 3: the immutable list of everything that a checkpoint needs.
+"""Manifest version 3: the JSON that lists everything a checkpoint needs, each with key, size and digest.
 
 Field by field in ``docs/spec/manifest.md``. A manifest is canonical JSON (sorted keys); its SHA-256 is in the log
 record, so nothing in it can change unseen. Required fields are required and unknown ones refused.

@@ -1,4 +1,4 @@
-"""Where checkpoints stand in their sources; of inboxes, also what those may drop."""
+"""Where a checkpoint stands in its sources; for inboxes also how much may be dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a query is to its own state: a short description, kept with a checkpoint and compared at the next start."""
+"""The description of a query that is kept with a checkpoint, and compared at the next start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a pipeline, all of it in each log record, and ``apply``: it decides, purely, which change fits."""
+"""The state of a pipeline as a value: what each log record holds, and what in it contradicts itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One write of an inbox: a group's appends, what is dropped with them and all else, made up before it is written."""
+"""One write of an inbox, prepared in full before it is written: a group's messages, and what is dropped with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A keyed state on its way into a checkpoint and out of it: its tables are files that never change."""
+"""Capture: a keyed state → a part of a cut. Its tables are files that never change."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ..errors import Corrupt
 from ..formats.keys import format_name
-from ..formats.manifest import Manifest
 from ..protocol.artifacts import Holdings
 from ..protocol.cut import CutFile, CutOperator, CutPartition
-from .format import DESCRIPTION_FILE, FOLDER, Snapshot, decode
+from .documents import DESCRIPTION_FILE, FOLDER, Snapshot, decode
 from .state import KeyedState
 
 # The keyed state of a keyed pipeline, which has one.
@@ -64,21 +63,6 @@ def _cut(here: str, path: Path) -> CutFile:
     return CutFile(f"{here}/{path.name}", path, path.stat().st_size)
 
 
-def check_restored(directory: Path, manifest: Manifest) -> None:
-    """See that the files of a checkpoint are a keyed state that opens, and is what its description says."""
-    folder = directory / folder_of(STATE)
-    if manifest.vnode_count is None or not (folder / DESCRIPTION_FILE).is_file():
-        raise Corrupt(
-            f"checkpoint {manifest.checkpoint_id} holds no keyed state",
-            code="keyed.damaged",
-            hint="slackwater verify URL --read-data",
-        )
-    restored = set(folder.iterdir())
-    check_keyed(folder, manifest.vnode_count)
-    for left in set(folder.iterdir()) - restored:  # RocksDB's binding has noted how it was opened
-        left.unlink()
-
-
 def check_tables(folder: Path, tables: Iterable[CutFile], held: Holdings, *, read_new: bool) -> None:
     """See that tables which are stored again are what they were: a bit that has rotted here would be stored, too.
 
@@ -106,18 +90,3 @@ def check_tables(folder: Path, tables: Iterable[CutFile], held: Holdings, *, rea
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_keyed(folder: Path, vnode_count: int) -> None:
-    """See that a keyed state that was written out of a checkpoint opens, and is what its description says."""
-    expected = read_snapshot(folder)
-    state = KeyedState(folder, vnode_count=vnode_count, read_only=True)
-    try:
-        if (state.description, state.wal_position) != (expected.state, expected.wal_position):
-            raise Corrupt(
-                f"the keyed state in {folder} is not the one that was checkpointed",
-                code="keyed.damaged",
-                hint="slackwater verify URL --read-data",
-            )
-    finally:
-        state.close()

@@ -1,4 +1,4 @@
-"""Checkpoints of a keyed state that a program keeps: it writes locally, and checkpoints what has changed.
+"""``KeyedCheckpoints``, the handle of an open keyed pipeline: read and write keys, make checkpoints.
 
 open (``opening.py``) ─ sweep ─ write, again and again ─ note the attempt ─ cut ─ checkpoint ─ release
 
@@ -28,7 +28,7 @@ from ..protocol.sinks import Attempt
 from ..rocks.database import Change
 from .capture import STATE, capture_keyed, check_tables
 from .config import CheckpointConfig
-from .format import Lineage, Snapshot, encode, figures_of
+from .documents import Lineage, Snapshot, encode, figures_of
 from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, draw_up
 from .state import KeyedState, check_size

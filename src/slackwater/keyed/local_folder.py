@@ -1,4 +1,4 @@
-"""The local folder of a keyed pipeline: a database that goes on where it is, or gives way to the newest checkpoint.
+"""The local folder of a keyed pipeline: the database in it, begun, replaced by a restored one, and locked.
 
 ``state/`` is the database. Beside it, for a moment: ``incoming/``, which is being restored; ``outgoing/``, which has
 given way; ``cut/``, which is being checkpointed. ``FOLDER`` names the folder in the log's claims.
@@ -21,9 +21,10 @@ from ..rocks.database import LOCK, lock_folder
 from ..settings import Settings
 from ..store import Store
 from ..store.files import make_folder, remove_folder, sync_folder, write_file
-from .capture import STATE, check_restored, folder_of
+from .capture import STATE, folder_of
+from .documents import DESCRIPTION_FILE, Lineage
 from .errors import OWNER, disk_errors
-from .format import DESCRIPTION_FILE, Lineage
+from .restored import check_restored
 from .state import KeyedState
 
 # How a folder is named, in itself and in claims.

@@ -14,7 +14,7 @@ from ..formats.state import LiveCheckpoint
 from ..protocol.artifacts import read_batch, read_range
 from ..store import Store
 from .capture import STATE, operator_of
-from .format import Figures, decode
+from .documents import Figures, decode
 
 # The bytes that a program has given beside it.
 OUTSIDE_FILE = "state.bin"

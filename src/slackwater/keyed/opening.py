@@ -1,4 +1,4 @@
-"""Opening a keyed pipeline: its local database goes on, or the newest checkpoint is restored where there is none.
+"""``open_keyed``, in the order of its steps: look at the local database, claim, go on with it or restore.
 
 lock ─ look at the local database ─ claim ─ go on with it, or restore the head, every byte verified
 """
@@ -30,7 +30,7 @@ from ..store import Store
 from .capture import STATE, operator_of
 from .checkpoints import KeyedCheckpoints, KeyedPipeline, OpenedState
 from .config import CheckpointConfig
-from .format import Lineage
+from .documents import Lineage
 from .local_folder import TOKEN, LocalFolder
 from .state import KeyedState
 

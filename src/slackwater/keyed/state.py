@@ -17,8 +17,8 @@ import msgspec
 from ..errors import Corrupt, InvalidInput, Unsupported
 from ..rocks.database import Change, Rocks
 from ..settings import KIB, MIB
+from .documents import DESCRIPTION_FILE, Description, Lineage, Snapshot, decode, encode
 from .errors import OWNER
-from .format import DESCRIPTION_FILE, Description, Lineage, Snapshot, decode, encode
 from .vnodes import PREFIX_BYTES, VNODE_COUNT, prefix, vnode_of
 
 MAX_KEY_BYTES = 64 * KIB

@@ -1,4 +1,4 @@
-"""LaminarDB's paths: as its documents have them, and as its code writes them, without a slash after the id (A1).
+"""LaminarDB's paths: as its documents have them, and as its code writes them, which lacks a slash.
 
 Every path is built and parsed here. A folder of LaminarDB is recognised by the keys of its objects alone.
 """

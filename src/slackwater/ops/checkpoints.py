@@ -1,4 +1,4 @@
-"""Checkpoints of a pipeline: list them, from the newest record alone; show what one holds."""
+"""List the checkpoints of a pipeline, from the newest record alone; show what one holds."""
 
 from __future__ import annotations
 

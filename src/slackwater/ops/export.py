@@ -20,9 +20,10 @@ import msgspec
 from ..errors import Corrupt, InvalidInput, Unsupported
 from ..failpoints import reach
 from ..formats.manifest import Kind, Manifest, kind_of
-from ..keyed.capture import STATE, check_restored, folder_of
+from ..keyed.capture import STATE, folder_of
 from ..keyed.errors import OWNER
 from ..keyed.metadata import OUTSIDE_FILE
+from ..keyed.restored import check_restored
 from ..keyed.state import KeyedState
 from ..laminar import lcb1, manifest_v2
 from ..laminar.layout import CheckpointPaths, object_key

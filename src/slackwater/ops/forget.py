@@ -22,7 +22,7 @@ from ..failpoints import reach
 from ..formats.change import Deleted, Retire
 from ..formats.keys import CHECKPOINTS
 from ..formats.state import LiveCheckpoint, State
-from ..protocol.keep import KeepRules, Verdict, plan_forget, plan_forget_one, plan_retire_forgotten
+from ..protocol.keep_rules import KeepRules, Verdict, plan_forget, plan_forget_one, plan_retire_forgotten
 from ..protocol.latest import refuse_lost_records
 from ..protocol.pipeline import Pipeline
 from ..protocol.retention import Doomed, References, delete_doomed, find_doomed, find_needed

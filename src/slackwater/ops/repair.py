@@ -1,4 +1,4 @@
-"""Repair: when the newest records are damaged, go on from the one before them. Sinks follow at the next start.
+"""Repair, for a damaged newest record: go on from the record before it. Sinks follow at the next start.
 
 look back ─ choose and verify the target ─ plan ─ copy its objects ─ manifest ─ APPEND ─ ``_latest``
 

@@ -1,4 +1,4 @@
-"""Restore: a checkpoint of any kind as a fresh directory. Every byte is verified, and is there after a power loss."""
+"""Restore: a checkpoint of a Spark query, a program or a keyed state as a new directory, every byte verified."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
 from ..extras import needed_for
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..formats.state import LiveCheckpoint, State
-from ..keyed.capture import check_restored
 from ..keyed.config import CheckpointConfig
+from ..keyed.restored import check_restored
 from ..protocol.directory import refuse_inside, write_directory
 from ..protocol.pipeline import Pipeline
 from ..protocol.state import LeftOut

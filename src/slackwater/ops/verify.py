@@ -1,4 +1,4 @@
-"""Verification: is everything that checkpoints need there, with its right size, or with its right bytes?"""
+"""Verify: is everything that checkpoints need there, with its right size, or with its right bytes?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward: make a captured cut a checkpoint that counts.
+"""Forward: the order of steps that makes a captured cut the next checkpoint.
 
 put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
 
@@ -23,7 +23,7 @@ from ..formats.query import Query
 from ..formats.state import State
 from .artifacts import Holdings, Stored, put_artifacts
 from .cut import Cut
-from .keep import plan_retire
+from .keep_rules import plan_retire
 from .log import Permit
 from .pipeline import Pipeline
 from .sinks import Attempt, CommittingSink, drive_sinks

@@ -1,4 +1,4 @@
-"""The one writer of verified files: a checkpoint as a directory, which is whole or not there."""
+"""Writes a checkpoint's verified files into a new directory, whole or not at all: the one writer of all restores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of a driver: claim, recover, sweep, checkpoint again and again, release. Nothing else does any of these.
+"""The life of a driver: claim, recover, sweep, checkpoint again and again, release. Nobody else begins any of these.
 
 survey ─ CLAIM ─ recover (``recovery.py``) ─ sweep ─ delete what is old ─ checkpoint (``checkpoint.py``) ─ … ─ RELEASE
 """
@@ -26,7 +26,7 @@ from .latest import refuse_lost_records
 from .log import Admit, Permit
 from .log_damage import refuse_missing_log
 from .pipeline import Pipeline
-from .recovery import Agree, Recovery
+from .recovery import Agree, Recovered, recover
 from .retention import References, Survey, delete_retired, sweep
 from .sinks import Attempt, CommittingSink, SinkFailed
 
@@ -68,7 +68,7 @@ def open_driver(
     driver = claim_driver(pipeline, name, sinks=sinks, admit=admit)
     claimed = driver.claimed
     try:
-        recovery = Recovery(
+        recovered = recover(
             pipeline,
             driver.permit,
             sinks or {},
@@ -77,7 +77,7 @@ def open_driver(
             fallback=fallback,
             without_head=(lambda damage: without_head(damage, claimed)) if without_head is not None else None,
         )
-        return driver, driver._begin(recovery, query, pipeline_hash)
+        return driver, driver._begin(recovered, query, pipeline_hash)
     except BaseException as error:
         driver.end(error)
         raise
@@ -232,8 +232,7 @@ class Driver:
         if error is None and hindrance is not None:
             raise hindrance
 
-    def _begin(self, recovery: Recovery[tuple[T, Holdings]], query: Query | None, pipeline_hash: str | None) -> T:
-        recovered = recovery.run()
+    def _begin(self, recovered: Recovered[tuple[T, Holdings]], query: Query | None, pipeline_hash: str | None) -> T:
         self.head = recovered.head
         value, holdings = recovered.hydrated
         self._checkpointer = Checkpointer(

@@ -1,4 +1,4 @@
-"""Whose a pipeline is: a Spark query's, a program's, a keyed state's; a checkpoint may also have been imported."""
+"""The kinds of pipelines: a Spark query's, a program's, a keyed state's, an imported one. Each refuses the others."""
 
 from __future__ import annotations
 

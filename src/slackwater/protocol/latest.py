@@ -1,4 +1,4 @@
-"""The pointer ``_latest``: it decides nothing, but where it is ahead of the log, records have been lost."""
+"""The pointer ``_latest``: only a hint. Where it is ahead of the log, records were lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log: read the newest record, append the next, trim old ones, go on after damaged ones.
+"""The log: read the newest record, append the next, trim old ones.
 
 Rules 1 to 3 and 12 are here and nowhere else, and so is the append of rule 13.
 """

@@ -1,4 +1,4 @@
-"""Newest records that are damaged: what they may have said, and the sound one before them."""
+"""A damaged newest record: what it may have said, and the sound one before it. ``ops/repair.py`` goes on from that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline where it is stored: its store, its log, and what both are used with."""
+"""A pipeline in its store: the store, the log, the clock and the settings that every operation on it needs."""
 
 from __future__ import annotations
 

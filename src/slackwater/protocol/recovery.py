@@ -1,9 +1,9 @@
-"""Backward: from the newest record to a running state. The caller has claimed.
+"""Backward: the steps of a start, from the newest record to a running state. The caller has claimed.
 
 read the head ─ DECIDE ─ drive the sinks: commit again, or undo ─ hydrate, every byte verified
                   └ the head is damaged: find an older one that is sound ─ ask the sinks ─ roll back ─ begin again
 
-``checkpoint.py`` is this page mirrored; what is decided, and when, is in ``outcome.py``.
+``checkpoint.py`` is this page mirrored; what is decided, and when, is in ``decision.py``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from ..errors import Conflict, Corrupt, NotFound
 from ..formats.change import Settlement
 from ..formats.manifest import Manifest
 from ..formats.state import LiveCheckpoint
-from .log import Permit
-from .outcome import (
+from .decision import (
     CommitAgain,
     FallBack,
     Found,
@@ -33,6 +32,7 @@ from .outcome import (
     Undo,
     decide,
 )
+from .log import Permit
 from .pipeline import Pipeline
 from .rollback import roll_back, targets
 from .sinks import CommittingSink, drive_sinks, settle_without_sinks
@@ -59,12 +59,30 @@ class Recovered(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     hydrated: T
 
 
-class Recovery(Generic[T]):
-    """One start's way back. ``hydrate`` gets the manifest to go on from, or None when there is no checkpoint yet.
+def recover(
+    pipeline: Pipeline,
+    permit: Permit,
+    sinks: Mapping[str, CommittingSink],
+    *,
+    hydrate: Callable[[Manifest | None], T],
+    dropped: Collection[str] = (),
+    fallback: Agree | None = None,
+    without_head: Callable[[Corrupt], T | None] | None = None,
+) -> Recovered[T]:
+    """Drive the newest checkpoint into the sinks, and hydrate it.
 
-    ``without_head`` is asked when the newest checkpoint is damaged. It takes the place of ``hydrate`` for a program
-    that has the newest state itself, and no sinks; None says that it does not have it.
+    ``hydrate`` gets its manifest, or None when there is no checkpoint yet. One that is damaged whenever it is read is
+    an error; with ``fallback``, the newest older one that is sound is rolled back to, unless a sink refuses.
+    ``without_head`` takes the place of ``hydrate`` for a program that has the newest state itself, and no sinks, when
+    the newest checkpoint is damaged; None says that the program does not have it.
     """
+    return _Recovery(
+        pipeline, permit, sinks, hydrate=hydrate, dropped=dropped, fallback=fallback, without_head=without_head
+    ).run()
+
+
+class _Recovery(Generic[T]):
+    """One start's way back, step by step."""
 
     def __init__(
         self,
@@ -73,9 +91,9 @@ class Recovery(Generic[T]):
         sinks: Mapping[str, CommittingSink],
         *,
         hydrate: Callable[[Manifest | None], T],
-        dropped: Collection[str] = (),
-        fallback: Agree | None = None,
-        without_head: Callable[[Corrupt], T | None] | None = None,
+        dropped: Collection[str],
+        fallback: Agree | None,
+        without_head: Callable[[Corrupt], T | None] | None,
     ) -> None:
         self._pipeline, self._permit, self._sinks, self._dropped = pipeline, permit, sinks, dropped
         self._hydrate, self._fallback, self._without_head = hydrate, fallback, without_head

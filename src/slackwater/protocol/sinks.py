@@ -1,4 +1,4 @@
-"""Sinks: what the protocol asks of one, and how an epoch is driven into all of them."""
+"""The contract of a sink; how an epoch is committed in every sink, and what happens when one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``apply``: which change fits a pipeline's state, and what the state is then. Pure; fencing is decided here."""
+"""Which change fits a pipeline's state, and the state after it. Pure; a second driver is fenced here."""
 
 from __future__ import annotations
 

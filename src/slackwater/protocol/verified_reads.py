@@ -1,4 +1,4 @@
-"""Reading a checkpoint: its manifest and its bytes, verified. Damage is believed when it was read twice."""
+"""Reads a checkpoint: its manifest and its bytes, verified. Damage is believed when it was read twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The logs of a database before RocksDB opens it: what a crash has torn is cut off, and damage is told."""
+"""All logs of a database, checked before RocksDB opens it: a torn end is cut off, damage is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a log of RocksDB's: a write that a crash has torn is told from a record that was damaged.
+"""One log of RocksDB: is its end a write that a crash has torn, or damage?
 
 A torn write was never acknowledged and may go; a damaged record may have been, and nothing may go on without it.
 RocksDB itself takes a record whose length was damaged for a torn one, and drops all that follows it in silence.

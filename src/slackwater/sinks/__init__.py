@@ -1,1 +1,1 @@
-"""Sinks, a folder each: where rows go, to become visible with their checkpoint. ``registry.py`` lists them."""
+"""Sinks: where rows go, to become visible with their checkpoint. ``registry.py`` lists the kinds."""

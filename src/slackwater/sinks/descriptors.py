@@ -1,4 +1,4 @@
-"""Descriptors: what one ``stage`` says about the Parquet that it left. They are kept in manifests."""
+"""Descriptors: what a sink returns when it has staged Parquet files. They are kept in manifests."""
 
 from __future__ import annotations
 

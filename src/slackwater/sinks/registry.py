@@ -1,4 +1,4 @@
-"""The registry of sinks: the kinds that there are, by the contract that a new one must implement."""
+"""The list of sink kinds. A new one is a folder here that implements ``protocol/sinks.py``, and a line in this list."""
 
 from __future__ import annotations
 

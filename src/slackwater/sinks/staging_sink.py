@@ -1,4 +1,4 @@
-"""What all sinks that stage Parquet do alike: who they are, what they discard, the words of an undo."""
+"""What all sinks that stage Parquet share: identity, discarding, and what an undo says."""
 
 from __future__ import annotations
 

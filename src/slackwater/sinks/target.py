@@ -1,4 +1,4 @@
-"""The target of a file sink: one folder, as our store, Spark, delta-rs and the operating system name it."""
+"""The folder that a sink writes files to, as our store, Spark, delta-rs and the operating system name it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Acknowledgement, rule 9: inboxes are told what checkpoints cover, and may drop it."""
+"""Acknowledgement: inboxes are told what checkpoints cover, and may drop it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..inboxes.documents import Covered
 from ..inboxes.files import read_covered, read_published, write_covered
 from ..protocol.verified_reads import load_manifest
 from ..store import Store
-from .inboxes_read import refuse_others
+from .query_inboxes import refuse_others
 
 logger = logging.getLogger("slackwater")
 

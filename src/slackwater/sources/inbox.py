@@ -23,7 +23,7 @@ from ..errors import InvalidInput, Unsupported
 from ..formats.positions import KIND
 from ..inboxes.files import read_published
 from ..inboxes.reader import Message, check_range, read_messages
-from .inboxes_read import remember
+from .query_inboxes import remember
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

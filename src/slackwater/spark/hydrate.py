@@ -10,7 +10,7 @@ import msgspec
 
 from ..errors import Corrupt
 from ..formats.manifest import Manifest
-from ..keyed.format import is_keyed
+from ..keyed.documents import is_keyed
 from ..protocol.artifacts import Holdings
 from ..protocol.directory import write_directory
 from ..protocol.kinds import check_kind

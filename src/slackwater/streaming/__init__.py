@@ -1,1 +1,1 @@
-"""``writeStream``: one Spark query on the path of a pipeline."""
+"""``writeStream`` with checkpoints: from the user's call to a running query."""

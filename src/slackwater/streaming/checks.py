@@ -1,4 +1,4 @@
-"""Before the claim, which fences a driver that runs: whatever can be refused of a start is refused here."""
+"""Checks before a start: refuse what can be refused before the claim, which fences a running driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..protocol.address import refuse_pipeline
 from ..protocol.kinds import refuse_foreign
 from ..protocol.pipeline import Pipeline
 from ..protocol.sinks import Sink
-from ..sources.inboxes_read import inboxes_of, refuse_dropped, refuse_others
+from ..sources.query_inboxes import inboxes_of, refuse_dropped, refuse_others
 from ..spark.logical import leaves_of, listed
 from ..spark.plan import describe_query, pipeline_hash, source_types
 from ..spark.session import check_session

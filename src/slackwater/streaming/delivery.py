@@ -1,4 +1,4 @@
-"""Delivery: the guarantee that a pipeline's sources and sinks really give together."""
+"""Delivery is decided here: the guarantee that a pipeline's sources and sinks really give together."""
 
 from __future__ import annotations
 

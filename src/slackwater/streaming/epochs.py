@@ -1,4 +1,4 @@
-"""Which micro-batches make one epoch, kept apart from the threads that stage and settle them."""
+"""Epochs: the micro-batches that one checkpoint covers, kept apart from the threads that stage and settle them."""
 
 from __future__ import annotations
 

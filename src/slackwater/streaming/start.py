@@ -1,4 +1,4 @@
-"""A pipeline's start: recover what it was, then let Spark go on from there."""
+"""Start of a Spark query: recover the newest checkpoint, then let Spark go on from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..protocol.pipeline import Pipeline, locate
 from ..protocol.recovery import Agree
 from ..protocol.state import epochs_after
 from ..sources.acknowledgement import Acknowledgements
-from ..sources.inboxes_read import refuse_dropped
+from ..sources.query_inboxes import refuse_dropped
 from ..spark.hydrate import checkpoint_location
 from ..spark.session import micro_batches_ahead
 from ..spark.working_directory import WorkingDirectory, working_place

@@ -1,4 +1,4 @@
-"""Where one run works on this machine: Spark's own files, and the versions of the tables that it reads."""
+"""The local folder of one run: Spark's working directory, and the versions of the tables that it reads."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ import msgspec
 from ..errors import SlackwaterError, Unsupported
 from ..formats.manifest import SourcePosition
 from ..formats.positions import text_position
-from ..keyed.capture import capture_keyed, check_keyed, folder_of, read_snapshot
+from ..keyed.capture import capture_keyed, folder_of, read_snapshot
+from ..keyed.restored import check_keyed
 from ..keyed.state import KeyedState
 from ..keyed.vnodes import VNODE_COUNT
 from ..protocol.cut import Cut, CutFile

@@ -1,4 +1,4 @@
-"""Connections to the HTTP receiver: so many at most, and none that sends no request, or reads no answer."""
+"""Limits on connections to the HTTP receiver: their number, and those that send or read nothing."""
 
 from __future__ import annotations
 

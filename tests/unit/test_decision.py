@@ -16,8 +16,8 @@ from slackwater.errors import Conflict, Corrupt, SlackwaterError
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, RolledBack, SinkOutput
 from slackwater.formats.state import State
-from slackwater.protocol import outcome
-from slackwater.protocol.outcome import (
+from slackwater.protocol import decision
+from slackwater.protocol.decision import (
     CommitAgain,
     FallBack,
     Found,
@@ -315,7 +315,7 @@ def test_the_same_was_read_the_same_is_done(found: Found):
 
 
 def test_what_decides_knows_neither_store_nor_log_nor_clock():
-    tree = ast.parse(Path(outcome.__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(Path(decision.__file__).read_text(encoding="utf-8"))
     known = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     known |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     assert known == {
