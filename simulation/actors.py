@@ -369,7 +369,7 @@ def plan_and_roll_back(scene: Scene, actor: Actor) -> None:
         try:
             roll_back(pipeline, driver_of_tool.permit, to_epoch, keep=keep)
         except (InvalidInput, NotFound) as gone:
-            if gone.code not in ("checkpoint.not_found", "sink.unknown"):
+            if gone.code not in ("checkpoint.not_found", "sink.invalid"):
                 raise
         except Corrupt as damage:
             scene.stop_if_damaged(damage, actor)
@@ -487,7 +487,7 @@ def repairer(scene: Scene) -> Body:
             # What there was to go on from may be retired by the damaged record, and gone.
             if not scene.simulation.bad_records:
                 scene.stop_if_damaged(error, actor)
-            raise Conflict("stops at the damage", code="repair.impossible") from None
+            raise Conflict("stops at the damage", code="head.none_verifies") from None
 
     return body
 

@@ -234,7 +234,7 @@ class Simulation:
         actor.misread += 1
         self.trace.append(f"{actor.name} get {key}: {kind}")
         if kind == "truncated":  # which the store's own code finds out
-            raise Corrupt(f"the simulated read of {key} ends early", code="store.short_read")
+            raise Corrupt(f"the simulated read of {key} ends early", code="object.damaged")
         return spoil(kind, data, self.random)
 
     def land(self, key: str, data: bytes) -> bool:

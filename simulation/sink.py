@@ -54,7 +54,7 @@ class SimSink:
             # What has no row leaves nothing behind, so a second drive finds nothing.
             if staged is None and descriptor["rows"]:
                 if self.memory.given_up:
-                    raise Conflict(f"the staged output of epoch {epoch} is gone", code="sink.staged_missing")
+                    raise Conflict(f"the staged output of epoch {epoch} is gone", code="sink.damaged")
                 raise Violation(f"staged-kept: the staged output of epoch {epoch} is gone")
             rows += staged or []
         if rows:

@@ -2,7 +2,52 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
+
+
+class Code(StrEnum):
+    """The codes that Slackwater itself branches on: where, and why. docs/errors.md has them all."""
+
+    # protocol/driver: another driver has the pipeline: touch nothing, and tell this error rather than its consequence
+    DRIVER_FENCED = "driver.fenced"
+    # inboxes/receivers/http: HTTP 507
+    INBOX_DISK_FULL = "inbox.disk_full"
+    # inboxes/receivers/http: HTTP 429
+    INBOX_FULL = "inbox.full"
+    # inboxes/receivers/http: HTTP 422
+    INBOX_KEY_REUSED = "inbox.key_reused"
+    # inboxes/reader: another inbox does not become the right one by waiting
+    INBOX_SWAPPED = "inbox.swapped"
+    # cli/pipelines, protocol/driver: the store is away, so nothing is known of what was written
+    LOG_BUSY = "log.busy"
+    # ops/repair, protocol/recovery: the record is damaged, not the checkpoint: only a repair goes on from there
+    LOG_CORRUPT = "log.corrupt"
+    # cli/folders: there may be a folder of LaminarDB's instead
+    LOG_MISSING = "log.missing"
+    # cli/folders: there may be a folder of LaminarDB's instead
+    PIPELINE_NOT_FOUND = "pipeline.not_found"
+    # cli/run: somebody has asked for it, so it is no failure
+    PIPELINE_STOPPING = "pipeline.stopping"
+    # inboxes/receivers/http: HTTP 415, and no garbage
+    RECEIVE_ENCODED = "receive.encoded"
+    # inboxes/receivers/http: HTTP 413
+    RECEIVE_TOO_LARGE = "receive.too_large"
+    # inboxes/receivers/http: HTTP 408, and the connection is closed
+    RECEIVE_TOO_SLOW = "receive.too_slow"
+    # ops/rollback, protocol/recovery: a sink that would refuse is named in the plan
+    SINK_UNDO_REFUSED = "sink.undo_refused"
+    # cli/pipelines, protocol/address, protocol/driver, protocol/log, store/probe: no use in trying again; to a probe
+    # it is an answer; whoever may not see the store may still have a pipeline in it
+    STORE_DENIED = "store.denied"
+    # protocol/driver, protocol/log: no use in trying again
+    STORE_FULL = "store.full"
+    # store/probe: the object is not there, but the store is
+    STORE_NOT_FOUND = "store.not_found"
+    # protocol/log_damage: the record is damaged for certain, though nobody has read it
+    STORE_TOO_LARGE = "store.too_large"
+    # cli/pipelines, protocol/driver: the store is away, so nothing is known of what was written
+    STORE_UNAVAILABLE = "store.unavailable"
 
 
 class SlackwaterError(Exception):
@@ -17,7 +62,7 @@ class SlackwaterError(Exception):
     def __init__(self, message: str, *, code: str, hint: str | None = None, **details: Any) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
+        self.code = str(code)
         self.hint = hint
         self.details = details
 

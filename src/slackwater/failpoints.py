@@ -30,7 +30,7 @@ def parse(text: str) -> dict[str, tuple[int, str]]:
         if action not in _ACTIONS or not name or not re.fullmatch(r"[1-9][0-9]{0,8}", hit or "1"):
             raise InvalidInput(
                 f"{VARIABLE} holds {pair!r}, which is not name[@hit]=action",
-                code="failpoint.malformed",
+                code="option.invalid",
                 hint=f"actions are {', '.join(_ACTIONS)}",
             )
         armed[name] = (int(hit or "1"), action)

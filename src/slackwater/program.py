@@ -96,7 +96,7 @@ def open_pipeline(
     for given in (name, *sinks, *dropped):
         format_name(given)
     if not isinstance(path := os.fspath(store) if isinstance(store, os.PathLike) else store, str):
-        raise InvalidInput("the store must be a path or a URL, as text", code="store.bad_url")
+        raise InvalidInput("the store must be a path or a URL, as text", code="store.invalid")
     pipeline = locate(join_url(path, format_name(name)), settings, storage_options)
     refuse_foreign(pipeline.store, pipeline.log, name, "program")
     if pipeline.log.state is None:
@@ -257,7 +257,7 @@ class ProgramPipeline:
         if unknown := staged.keys() - self._sinks.keys():
             raise InvalidInput(
                 f"the pipeline has no sink named {min(unknown)!r}",
-                code="sink.unknown",
+                code="sink.invalid",
                 hint=f"its sinks are {', '.join(self._sinks) or 'none'}",
             )
         return {name: describe_output(sink, list(staged.get(name, []))) for name, sink in self._sinks.items()}
@@ -276,7 +276,7 @@ def _copy(operators: Sequence[str], kept: _KeptState) -> PartitionedState:
 
 
 def _malformed(what: str, hint: str) -> InvalidInput:
-    return InvalidInput(what, code="state.malformed", hint=hint)
+    return InvalidInput(what, code="state.invalid", hint=hint)
 
 
 def _pairs(what: str, given: Any) -> list[tuple[str, Mapping[Any, Any]]]:
@@ -341,7 +341,7 @@ def read_checkpoint(store: Store, manifest: Manifest, settings: Settings) -> tup
             raise Corrupt(
                 f"checkpoint {manifest.checkpoint_id} was restored, but is not whole: partition {number} of "
                 f"{operator!r} is missing",
-                code="hydrate.not_whole",
+                code="restore.damaged",
                 hint="slackwater verify URL --read-data",
             )
         kept[operator, number] = _Kept(partition.version, partition.unique_id, data)

@@ -40,15 +40,14 @@ def check_settings(settings: Settings) -> Settings:
     """Return settings that a program has made, if they are within their bounds: to make them does not see to it."""
     if not isinstance(settings, Settings):
         raise InvalidInput(
-            f"these are no settings: {settings!r:.100}", code="option.bad_value", hint="sw.Settings(keep_last=20)"
+            f"these are no settings: {settings!r:.100}", code="option.invalid", hint="sw.Settings(keep_last=20)"
         )
     given = msgspec.structs.asdict(settings)
     try:
         return msgspec.convert(given, Settings)
     except msgspec.ValidationError as error:
-        numbers = all(isinstance(value, int | float) for value in given.values())
         raise InvalidInput(
             f"the settings cannot be so: {error}",
-            code="option.out_of_bounds" if numbers else "option.bad_value",
+            code="option.invalid",
             hint="change the value, or leave it out; docs/options.md has all bounds",
         ) from None

@@ -156,7 +156,7 @@ def test_E16_E17_damage_in_the_middle_of_the_log_is_an_error_and_the_checkpoint_
     log.write_bytes(data)
     with pytest.raises(sw.Corrupt) as caught:
         open_keyed(config_of(tmp_path))
-    assert caught.value.code == "keyed.wal_damaged" and "restore the newest checkpoint" in str(caught.value.hint)
+    assert caught.value.code == "keyed.damaged" and "restore the newest checkpoint" in str(caught.value.hint)
     forget_local(tmp_path)
     with open_keyed(config_of(tmp_path)) as counts:
         assert counts.offsets == {"rows": {"row": "3"}}

@@ -70,7 +70,7 @@ def test_what_must_stay_is_refused_with_what_to_do(url):
     assert "[retire.not_allowed] epoch 6 is the newest" in refusal("forget", url, "latest", code=11)
     assert f"hint: slackwater savepoint delete {url} 'old one' first" in refusal("forget", url, "old one", code=11)
     assert "[label.not_found]" in refusal("forget", url, "--keep-label", "new", code=10)
-    assert "[forget.no_rule]" in refusal("forget", url, code=2)
+    assert "[usage.wrong] no rule says what to keep" in refusal("forget", url, code=2)
     assert epochs(url) == [1, 2, 3, 4, 5, 6]
 
 
@@ -88,7 +88,7 @@ def test_wrong_usage_exits_2_and_changes_nothing(url, args):
 
 def test_a_url_alone_is_never_taken_for_a_reference(url):
     told = refusal("forget", "s3://KEY:SECRET@bucket/x", code=2, SLACKWATER_PIPELINE=url)
-    assert "[forget.no_rule]" in told and "SECRET" not in told
+    assert "[usage.wrong] no rule says what to keep" in told and "SECRET" not in told
 
 
 @pytest.mark.parametrize("point", POINTS)

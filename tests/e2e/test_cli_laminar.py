@@ -96,7 +96,7 @@ def test_an_import_for_people_says_what_became_what(tmp_path):
 
 def test_what_cannot_be_imported_is_refused_with_its_exit_code(tmp_path):
     url = tmp_path / "store" / "orders"
-    assert "import.no_folder" in refusal("import", tmp_path / "nothing", url, code=10)
+    assert "folder.not_found" in refusal("import", tmp_path / "nothing", url, code=10)
     assert "sw.adopt" in refusal(
         "import", write(tmp_path / "spark", {"offsets/0": "v1", "commits/0": "v1"}), url, code=14
     )
@@ -176,10 +176,10 @@ def test_what_cannot_be_exported_is_refused_with_its_exit_code(tmp_path, url):
     assert "pipeline.not_found" in refusal("export", tmp_path / "store" / "nothing", db, code=10)
     assert "checkpoint.not_found" in refusal("export", url, db, "--at", "9", code=10)
     assert "is a file, not a folder" in refusal("export", url, write(tmp_path, {"file": "x"}) / "file", code=2)
-    assert "export.not_empty" in refusal("export", url, v2_folder(tmp_path / "other"), code=2)
+    assert "folder.unusable" in refusal("export", url, v2_folder(tmp_path / "other"), code=2)
     assert "give URL and FOLDER" in refusal("export", url, code=2)
     flip(max(url.rglob("*.lcb")))
-    assert "artifact.damaged" in refusal("export", url, db, code=13)
+    assert "object.damaged" in refusal("export", url, db, code=13)
     assert not db.exists()
 
 
@@ -192,7 +192,7 @@ def test_an_export_that_is_killed_is_no_checkpoint_before_it_is_whole_and_is_run
     if point == "export.manifest.after":
         assert answer("verify", db, "--read-data")["sound"]
     else:
-        assert "import.no_folder" in refusal("import", db, tmp_path / "store" / "again", code=10)
+        assert "folder.not_found" in refusal("import", db, tmp_path / "store" / "again", code=10)
     answer("export", url, db)
     answer("export", url, tmp_path / "whole")
     visible = {path: data for path, data in files_in(db).items() if not Path(path).name.startswith(".")}

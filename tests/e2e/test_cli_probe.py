@@ -27,7 +27,7 @@ def test_a_folder_is_probed_and_left_as_it_was(tmp_path):
 
 def test_a_pipeline_is_not_probed_in_place_of_its_store(tmp_path):
     url = make_pipeline(tmp_path, 1)
-    assert f"[store.is_pipeline] {url} is a pipeline" in refusal("probe", url, code=2)
+    assert f"[store.invalid] {url} is a pipeline" in refusal("probe", url, code=2)
 
 
 def test_the_document_has_checks_permissions_and_latencies(tiny):
@@ -44,7 +44,8 @@ def test_ignored_conditions_exit_14_with_the_reason(tiny):
     tiny.ignores_conditions = True
     document = answer("probe", "s3://bucket/p", code=14, **variables(tiny))
     assert document["usable"] is False
-    assert document["problem"]["code"] == "store.no_conditional_put"
+    assert document["problem"]["code"] == "store.unsupported"
+    assert "create of a taken name" in document["problem"]["message"]
     assert "only if absent" in lines("probe", "s3://bucket/p", code=14, **variables(tiny))[-1]
     assert tiny.objects == {}
 
@@ -67,7 +68,7 @@ def test_a_folder_that_cannot_be_made_is_denied():
 
 
 def test_a_url_that_no_path_can_be_is_wrong_usage():
-    assert "[store.bad_url]" in refusal("probe", "file:///tmp/q%00", code=2)
+    assert "[store.invalid] the store cannot be opened" in refusal("probe", "file:///tmp/q%00", code=2)
 
 
 def test_a_store_that_is_away_is_an_error_and_no_verdict(tiny):

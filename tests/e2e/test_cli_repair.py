@@ -100,11 +100,11 @@ def test_what_cannot_be_repaired_exits_13_and_names_the_record(url: str) -> None
     for path in sorted((Path(url) / "log").iterdir())[:-1]:
         flip(path)
     told = refusal("repair", url, "--yes", code=13)
-    assert "[repair.impossible]" in told and f"restore log/{newest(url)}" in told
+    assert "[head.none_verifies] the log record " in told and f"restore log/{newest(url)}" in told
 
 
 def test_wrong_input_is_refused_with_its_code(url: str, tmp_path: Path) -> None:
-    assert "[sink.unknown]" in refusal("repair", url, "--keep", "sales", code=2)
+    assert "[sink.invalid] the pipeline has no sink named 'sales'" in refusal("repair", url, "--keep", "sales", code=2)
     assert "[pipeline.not_found]" in refusal("repair", tmp_path / "store" / "nothing", code=10)
 
 

@@ -106,7 +106,8 @@ def test_newest_verified_takes_the_head_when_that_is_sound(url: str, tmp_path: P
 def test_newest_verified_does_not_take_a_full_directory_for_damage(url: str, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("precious")
-    assert "hydrate.not_empty" in refusal("restore", url, "--to", tmp_path / "full", "--at", "newest-verified", code=2)
+    told = refusal("restore", url, "--to", tmp_path / "full", "--at", "newest-verified", code=2)
+    assert "[folder.unusable]" in told and "is not empty" in told
 
 
 def test_where_nothing_verifies_every_reason_is_told(url: str, tmp_path: Path) -> None:

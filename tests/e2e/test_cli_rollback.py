@@ -108,7 +108,7 @@ def test_a_plan_that_a_sink_refuses_does_not_ask_for_yes(
         (["--to", "nope"], 10, "checkpoint.not_found"),
         (["--to", "0"], 2, "they begin at 1"),
         ([], 2, "--to"),
-        (["--to", "2", "--keep", "sales"], 2, "sink.unknown"),
+        (["--to", "2", "--keep", "sales"], 2, "[sink.invalid] the pipeline has no sink named 'sales'"),
     ],
 )
 def test_wrong_input_is_refused_with_its_code(url: str, args: list[str], code: int, says: str) -> None:
@@ -119,13 +119,13 @@ def test_wrong_input_is_refused_with_its_code(url: str, args: list[str], code: i
 def test_an_undone_epoch_is_refused_and_the_way_out_is_named(url: str) -> None:
     assert slackwater("rollback", url, "--to", "2", "--yes").returncode == 0
     told = refusal("rollback", url, "--to", "4", "--yes", code=11)
-    assert "rollback.undone" in told and f"slackwater restore {url} --at 4" in told
+    assert "[rollback.impossible] epoch 4 was undone" in told and f"slackwater restore {url} --at 4" in told
 
 
 def test_a_damaged_target_exits_13_and_the_newest_that_verifies_is_found(url: str) -> None:
     ids = {entry["epoch"]: entry["checkpoint_id"] for entry in answer("list", url)["checkpoints"]}
     flip(min((Path(url) / "checkpoints" / ids[4]).rglob("*.lcb")))
-    assert "artifact.damaged" in refusal("rollback", url, "--to", "4", "--yes", code=13)
+    assert "[object.damaged] the object " in refusal("rollback", url, "--to", "4", "--yes", code=13)
     told = slackwater("rollback", url, "--to", "newest-verified").stderr
     assert "note: epoch 5 was passed over: " in told and "note: epoch 4 was passed over: " in told
     plan = answer("rollback", url, "--to", "newest-verified", "--yes")["plan"]

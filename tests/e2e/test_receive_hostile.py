@@ -254,7 +254,7 @@ def test_a_web_page_cannot_send_to_a_receiver_without_a_token(receive):
     page = {"Origin": "https://evil.example", "Content_Type": "text/plain"}
     receiver, port = receive()
     status, answer = post(port, b"1", **page)
-    assert (status, answer["error"]["code"]) == (403, "receive.web_page")
+    assert (status, answer["error"]["code"]) == (403, "receive.invalid")
     assert get(port, "/counters", Origin="null")[0] == 403
     assert get(port, "/counters")[1]["position"] == 0
     assert receiver.end()[0] == 0

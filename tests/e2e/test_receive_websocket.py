@@ -88,7 +88,7 @@ def test_that_no_message_has_a_position_is_said(tmp_path, caplog, path):
 
 @pytest.mark.parametrize("asked", [{"url": "ws://127.0.0.1/{position}"}, {"subscribe": ('{"after": {position}}',)}])
 def test_a_position_that_no_message_tells_is_not_asked_for(asked):
-    with pytest.raises(InvalidInput, match=r"receive\.no_position"):
+    with pytest.raises(InvalidInput, match=r"option\.invalid.*is to be said to the server"):
         check_positions(Subscription(**{"url": "ws://127.0.0.1/", **asked}))
     told = Subscription(**{"url": "ws://127.0.0.1/", "position_path": ("seq",), **asked})
     assert check_positions(told) is told

@@ -284,7 +284,7 @@ def test_every_missing_object_is_found_unless_nothing_needs_it(sound: Sound) -> 
             assert named == {("error", "log.records_lost", LATEST)}, "the pointer knows of a newer checkpoint"
         elif key.startswith(LOG):
             following = record_key(sound.records.index(key) + 2)
-            assert named == {("error", "log.gap", following)}
+            assert named == {("error", "log.inconsistent", following)}
         elif key == LATEST:
             assert named == {("note", "latest.stale", LATEST)}
         elif sound.needs[key]:

@@ -161,7 +161,7 @@ def test_large_documents_take_bounded_memory_and_time(folder: Folder, kind: str,
     ends_soon(folder.decoders[kind], data)
 
 
-@pytest.mark.parametrize(("kind", "code"), [("note", "sink.entry_malformed"), ("owner", "sink.entry_malformed")])
+@pytest.mark.parametrize(("kind", "code"), [("note", "sink.damaged"), ("owner", "sink.damaged")])
 @pytest.mark.parametrize("data", [b'["\xff"]', b'{"uid":"\xff"}', b"", b"[" * 4000])
 def test_what_is_no_text_is_told_as_damage(folder: Folder, kind: str, code: str, data: bytes) -> None:
     with pytest.raises(Corrupt) as caught:

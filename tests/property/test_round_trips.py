@@ -42,7 +42,7 @@ def test_a_name_comes_back_or_is_refused(name):
     try:
         component = format_name(name)
     except InvalidInput as error:
-        assert error.code in ("name.hostile", "name.too_long")
+        assert error.code == "name.invalid"
         return
     assert parse_name(component) == name
     assert 0 < len(component.encode()) == len(component) <= 200
@@ -131,7 +131,7 @@ def test_a_manifest_comes_back_or_is_refused_when_it_is_written(pipeline, offset
     try:
         data = manifest.encode(changed)
     except InvalidInput as error:
-        assert error.code == "manifest.unwritable"
+        assert error.code == "checkpoint.unwritable"
         return
     assert manifest.decode(data, sha256=sha256(data), checkpoint_id=IDS[2]) == changed
 
@@ -156,7 +156,7 @@ def test_what_a_query_was_and_where_it_was_rolled_back_to_come_back(query, rollb
     try:
         data = manifest.encode(changed)
     except Corrupt as error:
-        assert error.code == "manifest.inconsistent" and rollback.to_epoch >= epoch
+        assert error.code == "manifest.invalid" and "the manifest of" in str(error) and rollback.to_epoch >= epoch
         return
     assert rollback is None or rollback.to_epoch < epoch
     assert manifest.decode(data, sha256=sha256(data), checkpoint_id=changed.checkpoint_id) == changed

@@ -37,10 +37,9 @@ STATUSES = st.lists(
 )
 CODES = {
     "driver.fenced",
-    "checkpoint.not_next",
+    "checkpoint.out_of_order",
     "checkpoint.unsettled",
-    "rollback.undone",
-    "settlement.wrong_epoch",
+    "rollback.impossible",
     "retire.not_allowed",
     "label.taken",
     "label.not_found",

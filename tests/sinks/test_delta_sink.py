@@ -204,21 +204,21 @@ def test_a_table_that_asks_more_of_its_writers_is_refused(spark: SparkSession, b
         table(bench).alter.add_constraint({"positive": "id >= 0"})
     with pytest.raises(Unsupported) as caught:
         bench.sink().stage(numbers(spark, 0, 10), new_attempt(), 0)
-    assert caught.value.code == "sink.table_unsupported" and asks in str(caught.value)
+    assert caught.value.code == "sink.unsupported" and asks in str(caught.value)
 
 
 def test_a_type_that_delta_does_not_have_is_refused(spark: SparkSession, bench: Bench) -> None:
     for query in ("interval 3 days wait", "array(interval 3 days) wait", "parse_json('1') wait", "null wait"):
         with pytest.raises(Unsupported, match="the column wait is") as caught:
             bench.sink().stage(spark.sql(f"select 1L id, {query}"), new_attempt(), 0)
-        assert caught.value.code == "sink.type_unsupported"
+        assert caught.value.code == "sink.unsupported"
     assert not bench.root.exists()
 
 
 def test_a_path_that_delta_rs_would_misread_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         DeltaSink(tmp_path / "100%20")
-    assert caught.value.code == "sink.bad_target"
+    assert caught.value.code == "sink.invalid"
 
 
 def test_no_secret_of_the_storage_options_gets_out(tmp_path: Path) -> None:

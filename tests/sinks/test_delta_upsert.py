@@ -133,7 +133,7 @@ def test_a_descriptor_that_says_two_things_at_once_is_refused(bench: Bench) -> N
     ):
         with pytest.raises(Corrupt) as caught:
             bench.sink().commit(odd, 1)
-        assert caught.value.code == "sink.descriptor_malformed"
+        assert caught.value.code == "sink.damaged"
     assert not (bench.root / "_delta_log").exists()
 
 
@@ -279,7 +279,7 @@ def test_a_table_in_which_rows_cannot_be_replaced_so_is_refused(bench: Bench, na
     sink = bench.sink(key="id")
     with pytest.raises(Unsupported) as caught:
         sink.commit([stage(bench, new_attempt(), {1: "a"})], 1)
-    assert caught.value.code == "sink.table_unsupported"
+    assert caught.value.code == "sink.unsupported" and "the table" in str(caught.value)
 
 
 def test_memory_grows_with_the_epoch_and_not_with_the_table(bench: Bench) -> None:
@@ -358,4 +358,4 @@ def test_an_append_only_table_is_not_replaced(bench: Bench) -> None:
     DeltaTable.create(str(bench.root), columns, configuration={"delta.appendOnly": "true"})
     with pytest.raises(Unsupported) as caught:
         replace(bench, 1, {1: "a"})
-    assert caught.value.code == "sink.table_unsupported"
+    assert caught.value.code == "sink.unsupported" and "the table" in str(caught.value)

@@ -61,7 +61,7 @@ def test_each_sink_takes_the_modes_that_it_can_serve(tmp_path: Path) -> None:
     for sink, mode, hint in refused:
         with pytest.raises(Unsupported, match=mode) as caught:
             sink.serve(mode)
-        assert caught.value.code == "output_mode.unsupported" and hint in str(caught.value)
+        assert caught.value.code == "query.unsupported" and hint in str(caught.value)
 
 
 def test_update_mode_upserts_what_spark_has_written(spark: SparkSession, bench: Bench) -> None:
@@ -108,7 +108,7 @@ def test_a_key_that_comes_twice_in_a_micro_batch_is_refused_before_anything_coun
     twice = frame(spark, {1: "a", None: "b"}).unionAll(frame(spark, {None: "c", 2: "d"}))
     with pytest.raises(InvalidInput, match="4 rows of one micro-batch have only 3") as caught:
         sink.stage(twice, attempt, 0)
-    assert caught.value.code == "sink.key_repeated"
+    assert caught.value.code == "sink.invalid"
     sink.discard([attempt])
     assert bench.paths() == set()
 
@@ -120,7 +120,7 @@ def test_a_key_that_the_query_does_not_have_is_refused_before_anything_is_staged
     query = spark.sql("select 1L id, named_struct('start', now()) window, 1.5d real")
     with pytest.raises(InvalidInput) as caught:
         serving(bench, "update", key=["id", key]).stage(query, new_attempt(), 0)
-    assert caught.value.code == "sink.bad_key" and key in str(caught.value)
+    assert caught.value.code == "sink.invalid" and key in str(caught.value)
     assert not bench.root.exists()
 
 

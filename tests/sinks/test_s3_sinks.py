@@ -126,7 +126,7 @@ def test_wrong_credentials_are_refused_at_once_and_never_shown(kind: str, server
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("time", ["soon", "5", "-1s", "25h", "0s"])
 def test_a_deadline_that_is_no_time_is_refused(kind: str, time: str, server: Seaweed) -> None:
-    with pytest.raises(InvalidInput, match=r"\[store.bad_option\].*retry_timeout"):
+    with pytest.raises(InvalidInput, match=r"\[store.invalid\].*retry_timeout"):
         open_sink(kind, server.url("never"), {**server.options, "retry_timeout": time})
 
 

@@ -61,7 +61,7 @@ def test_a_pipeline_goes_on_where_plain_spark_stood(spark: SparkSession, tmp_pat
 
 def test_what_cannot_be_adopted_is_refused_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    for wrong, code in ((tmp_path / "nowhere", "adopt.no_checkpoint"), ("s3://bucket/x", "adopt.not_local")):
+    for wrong, code in ((tmp_path / "nowhere", "checkpoint.none"), ("s3://bucket/x", "folder.unusable")):
         with pytest.raises(sw.SlackwaterError) as raised:
             sw.adopt(wrong, store=store, pipeline="orders")
         assert raised.value.code == code
@@ -73,12 +73,12 @@ def test_what_cannot_be_adopted_is_refused_and_changes_nothing(spark: SparkSessi
     while not query.lastProgress or query.lastProgress["batchId"] < 1:
         query.awaitTermination(1)
     query.stop()
-    with pytest.raises(sw.Unsupported, match=r"\[state.format_unsupported\]"):
+    with pytest.raises(sw.Unsupported, match=r"\[spark.unsupported\]"):
         sw.adopt(tmp_path / "old", store=store, pipeline="orders")
     assert not (tmp_path / "store").exists()
     run(payments(spark, PER_BATCH), tmp_path)
     run_plain(payments(spark, PER_BATCH), tmp_path, 1)
-    with pytest.raises(sw.Conflict, match=r"\[adopt.not_new\]"):
+    with pytest.raises(sw.Conflict, match=r"\[pipeline.not_new\]"):
         sw.adopt(tmp_path / "checkpoint", store=store, pipeline="orders")
 
 

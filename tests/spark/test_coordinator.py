@@ -87,8 +87,8 @@ def fail(root: Path, error: Exception, *, fenced: bool) -> BaseException | None:
 
 FIRST = [
     sw.NotFound("the staged folder is gone", code="store.not_found"),
-    sw.Unavailable("the working directory cannot be read", code="capture.unreadable"),
-    sw.Corrupt("a file is missing", code="capture.file_missing"),
+    sw.Unavailable("the working directory cannot be read", code="folder.unavailable"),
+    sw.Corrupt("a file is missing", code="capture.damaged"),
     ValueError("from a function"),
 ]
 
@@ -126,7 +126,7 @@ def test_a_spark_that_keeps_its_logs_elsewhere_is_an_error_not_a_pipeline_withou
         coordinator.stage(None, len(there))  # type: ignore[arg-type]
     query.stop()
     assert coordinator.ended.wait(30)
-    assert raised.value.code == "capture.file_missing" and coordinator.failure is raised.value
+    assert raised.value.code == "capture.damaged" and coordinator.failure is raised.value
 
 
 def test_a_micro_batch_that_was_staged_and_not_committed_is_told_at_the_end(

@@ -68,7 +68,8 @@ def test_a_java_that_is_too_old_is_refused_with_every_version_that_was_looked_at
     monkeypatch.setenv("PATH", str(install(tmp_path / "eleven", "11.0.2") / "bin"))
     with pytest.raises(Unsupported) as caught:
         java.ensure_java()
-    assert caught.value.code == "java.missing" and caught.value.exit_code == 14
+    assert caught.value.code == "extra.missing" and caught.value.exit_code == 14
+    assert "Spark needs Java" in caught.value.message
     assert "1.8.0_392" in str(caught.value) and "11.0.2" in str(caught.value)
     assert "slackwater[java]" in (caught.value.hint or "")
 
@@ -160,7 +161,7 @@ def test_a_shim_that_others_could_change_is_not_run(bare, tmp_path):
     (shim / "bin").chmod(0o777)
     with pytest.raises(Unsupported, match="others could change it") as caught:
         java.make_shim(tmp_path)
-    assert caught.value.code == "java.cache"
+    assert caught.value.code == "extra.missing"
 
 
 def test_a_cache_that_cannot_be_made_is_an_error_with_a_way_out(bare, monkeypatch, tmp_path):

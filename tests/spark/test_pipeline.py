@@ -375,7 +375,7 @@ def test_a_session_that_sets_nothing_is_told_so_with_sparks_own_values(spark: Sp
         own.conf.unset(key)
     with pytest.raises(sw.Unsupported, match=re.escape("checkpointFormatVersion is 1")) as raised:
         check_session(own, Settings())
-    assert raised.value.code == "session.wrong_settings"
+    assert raised.value.code == "spark.unsupported"
     # The codec is Spark's own, and it keeps enough micro-batches.
     assert set(raised.value.details["settings"]) == REQUIRED.keys() - {CODEC}
     for key, value in raised.value.details["settings"].items():
@@ -384,22 +384,22 @@ def test_a_session_that_sets_nothing_is_told_so_with_sparks_own_values(spark: Sp
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("change", "code", "words"),
     [
-        (lambda w: w.option("checkpointLocation", "/tmp/x"), "option.checkpoint_location"),
-        (lambda w: w.option("kep_last", 3), "option.unknown"),
-        (lambda w: w.option("keep_last", 0).start(), "option.out_of_bounds"),
-        (lambda w: w.trigger(continuous="1 second"), "trigger.unsupported"),
-        (lambda w: w.to("delta", None), "sink.name_taken"),
-        (lambda w: w.queryName("../x\n"), "name.hostile"),
+        (lambda w: w.option("checkpointLocation", "/tmp/x"), "option.invalid", "Spark's own location"),
+        (lambda w: w.option("kep_last", 3), "option.invalid", "there is no option"),
+        (lambda w: w.option("keep_last", 0).start(), "option.invalid", "keep_last cannot be 0"),
+        (lambda w: w.trigger(continuous="1 second"), "query.unsupported", "the trigger"),
+        (lambda w: w.to("delta", None), "sink.invalid", "there are two sinks named"),
+        (lambda w: w.queryName("../x\n"), "name.invalid", "cannot be a name"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_its_code(
-    spark: SparkSession, tmp_path: Path, change: Callable[[PipelineWriter], Any], code: str
+    spark: SparkSession, tmp_path: Path, change: Callable[[PipelineWriter], Any], code: str, words: str
 ) -> None:
     with pytest.raises(sw.SlackwaterError) as raised:
         change(writer(spark, tmp_path))
-    assert raised.value.code == code
+    assert raised.value.code == code and words in str(raised.value)
     assert not (tmp_path / "store").exists()
 
 
@@ -407,7 +407,7 @@ def test_an_incomplete_pipeline_says_what_is_missing(spark: SparkSession) -> Non
     frame = totals(spark, rows=ROWS, rows_per_batch=PER_BATCH)
     with pytest.raises(sw.InvalidInput, match=r"queryName.*store.*to\("):
         sw.writeStream(frame).start()
-    with pytest.raises(sw.InvalidInput, match="not_streaming"):
+    with pytest.raises(sw.InvalidInput, match="the DataFrame is not a streaming one"):
         sw.writeStream(spark.range(3))
 
 

@@ -91,7 +91,7 @@ def test_metrics_are_served_while_the_query_runs(trickle: Trickle, caplog: pytes
 
 def test_a_port_that_is_taken_stops_the_start_before_it_claims(trickle: Trickle) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\]"):
+        with pytest.raises(sw.InvalidInput, match=r"\[option.invalid\]"):
             trickle.to_files(metrics=f"127.0.0.1:{taken.getsockname()[1]}").start()
         port = taken.getsockname()[1]
     assert not (trickle.folder / "store").exists()

@@ -33,7 +33,7 @@ def test_the_last_checkpoint_of_the_run_gets_the_label(trickle: Trickle) -> None
     query.processAllAvailable()
     assert query.savepoint("while-running").epoch == 2
     create_label(trickle.log(), "old", "1")
-    for label, code in (("old", "label.taken"), ("7", "label.malformed"), ("@x", "label.malformed")):
+    for label, code in (("old", "label.taken"), ("7", "name.invalid"), ("@x", "name.invalid")):
         with pytest.raises(sw.SlackwaterError) as raised:
             query.stop(savepoint=label)
         assert raised.value.code == code

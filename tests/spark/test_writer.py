@@ -98,36 +98,36 @@ def test_every_output_mode_goes_to_a_function(trickle: Trickle, mode: str) -> No
 @pytest.mark.parametrize(
     ("change", "code", "hint"),
     [
-        (lambda w: w.format("delta"), "writer.unsupported", "sw.DeltaSink"),
-        (lambda w: w.toTable("t"), "writer.unsupported", "sw.DeltaSink"),
-        (lambda w: w.table("t"), "writer.unsupported", "sw.DeltaSink"),
-        (lambda w: w.insertInto("t"), "writer.unsupported", "sw.DeltaSink"),
-        (lambda w: w.foreach(print), "writer.unsupported", "foreachBatch"),
-        (lambda w: w.partitionBy("id"), "writer.unsupported", "foreachBatch"),
-        (lambda w: w.clusterBy("id"), "writer.unsupported", "foreachBatch"),
-        (lambda w: w.option("path", "/x"), "writer.unsupported", "sw.FileSink"),
-        (lambda w: w.options(Path="/x"), "writer.unsupported", "sw.FileSink"),
-        (lambda w: w.start("/x"), "writer.unsupported", "sw.FileSink"),
-        (lambda w: w.start(outputMode="update"), "writer.unsupported", ".outputMode"),
-        (lambda w: w.start(mergeSchema="true"), "writer.unsupported", ".option"),
-        (lambda w: w.option("checkpointLocation", "/x"), "option.checkpoint_location", 'sw.adopt("DIR", store='),
-        (lambda w: w.trigger(continuous="1 second"), "trigger.unsupported", "processingTime"),
-        (lambda w: w.trigger(realTime="1 minute"), "trigger.unsupported", "processingTime"),
-        (lambda w: w.outputMode("upsert"), "output_mode.unknown", "update"),
-        (lambda w: w.outputMode("update").start(), "output_mode.unsupported", ""),
-        (lambda w: w.to("x", sw.FileSink), "sink.not_a_sink", "sw.FileSink(PATH)"),
-        (lambda w: w.to("x", 7), "sink.not_a_sink", "function"),
-        (lambda w: w.to("x", sink := sw.FileSink("/x")).to("y", sink), "sink.shared", "of its own"),
-        (lambda w: w.to("x", sw.FileSink("/x")).to("y", sw.FileSink("file:///x/")), "sink.same_target", "twice"),
-        (lambda w: w.to("foreachBatch", print).foreachBatch(print), "sink.name_taken", ""),
-        (lambda w: w.option("drop_sink", "files").start(), "option.bad_value", ""),
-        (lambda w: w.option("fallback", "oldest").start(), "option.bad_value", ""),
-        (lambda w: w.option("metrics", "here").start(), "metrics.bad_address", "127.0.0.1:9109"),
-        (lambda w: w.option("keepLast", 5), "option.unknown", "did you mean keep_last?"),
-        (lambda w: sw.writeStream(None), "pipeline.not_streaming", "spark.readStream"),  # type: ignore[arg-type]
-        (lambda w: w.to("x", sw.DeltaSink(5)), "sink.bad_target", "as text"),  # type: ignore[arg-type]
-        (lambda w: w.to("x", sw.FileSink(None)), "sink.bad_target", "as text"),  # type: ignore[arg-type]
-        (lambda w: w.option("workdir", "s3://bucket/work").start(), "workdir.unusable", "workdir"),
+        (lambda w: w.format("delta"), "query.unsupported", "sw.DeltaSink"),
+        (lambda w: w.toTable("t"), "query.unsupported", "sw.DeltaSink"),
+        (lambda w: w.table("t"), "query.unsupported", "sw.DeltaSink"),
+        (lambda w: w.insertInto("t"), "query.unsupported", "sw.DeltaSink"),
+        (lambda w: w.foreach(print), "query.unsupported", "foreachBatch"),
+        (lambda w: w.partitionBy("id"), "query.unsupported", "foreachBatch"),
+        (lambda w: w.clusterBy("id"), "query.unsupported", "foreachBatch"),
+        (lambda w: w.option("path", "/x"), "query.unsupported", "sw.FileSink"),
+        (lambda w: w.options(Path="/x"), "query.unsupported", "sw.FileSink"),
+        (lambda w: w.start("/x"), "query.unsupported", "sw.FileSink"),
+        (lambda w: w.start(outputMode="update"), "query.unsupported", ".outputMode"),
+        (lambda w: w.start(mergeSchema="true"), "query.unsupported", ".option"),
+        (lambda w: w.option("checkpointLocation", "/x"), "option.invalid", 'sw.adopt("DIR", store='),
+        (lambda w: w.trigger(continuous="1 second"), "query.unsupported", "processingTime"),
+        (lambda w: w.trigger(realTime="1 minute"), "query.unsupported", "processingTime"),
+        (lambda w: w.outputMode("upsert"), "option.invalid", "update"),
+        (lambda w: w.outputMode("update").start(), "query.unsupported", "sw.DeltaSink"),
+        (lambda w: w.to("x", sw.FileSink), "sink.invalid", "sw.FileSink(PATH)"),
+        (lambda w: w.to("x", 7), "sink.invalid", "function"),
+        (lambda w: w.to("x", sink := sw.FileSink("/x")).to("y", sink), "sink.invalid", "of its own"),
+        (lambda w: w.to("x", sw.FileSink("/x")).to("y", sw.FileSink("file:///x/")), "sink.invalid", "twice"),
+        (lambda w: w.to("foreachBatch", print).foreachBatch(print), "sink.invalid", "a name of its own"),
+        (lambda w: w.option("drop_sink", "files").start(), "option.invalid", "line away, or the option"),
+        (lambda w: w.option("fallback", "oldest").start(), "option.invalid", "fallback can be newest-verified"),
+        (lambda w: w.option("metrics", "here").start(), "option.invalid", "127.0.0.1:9109"),
+        (lambda w: w.option("keepLast", 5), "option.invalid", "did you mean keep_last?"),
+        (lambda w: sw.writeStream(None), "option.invalid", "spark.readStream"),  # type: ignore[arg-type]
+        (lambda w: w.to("x", sw.DeltaSink(5)), "sink.invalid", "as text"),  # type: ignore[arg-type]
+        (lambda w: w.to("x", sw.FileSink(None)), "sink.invalid", "as text"),  # type: ignore[arg-type]
+        (lambda w: w.option("workdir", "s3://bucket/work").start(), "folder.unusable", "workdir"),
     ],
 )
 def test_what_is_not_served_is_refused_by_name(
@@ -144,7 +144,7 @@ def test_a_pipeline_is_no_store_for_another(trickle: Trickle) -> None:
     orders = make_pipeline(trickle.folder, 1)
     with pytest.raises(sw.InvalidInput, match=re.escape("is a pipeline, not a store of pipelines")) as raised:
         trickle.to_files(store=str(orders)).start()
-    assert raised.value.code == "store.is_pipeline"
+    assert raised.value.code == "store.invalid"
     assert not (orders / "ids").exists()
 
 
@@ -194,7 +194,7 @@ def test_a_sink_object_serves_its_pipeline_again_and_no_other(trickle: Trickle) 
         trickle.writer().to("files", sink).trigger(availableNow=True).start().awaitTermination()
         with pytest.raises(sw.InvalidInput, match=re.escape("'files' of the pipeline 'ids' already")) as raised:
             trickle.writer().queryName("others").to("files", sink).start()
-        assert raised.value.code == "sink.shared"
+        assert raised.value.code == "sink.invalid"
         assert not (trickle.folder / "store" / "others").exists()
     assert trickle.out() == list(range(6))
 
@@ -218,12 +218,12 @@ def test_a_start_is_refused_before_it_fences_a_program_or_a_keyed_state_that_has
 ) -> None:
     trickle.drop(range(3))
     with sw.open_pipeline(trickle.folder / "store", "ids") as program:
-        with pytest.raises(sw.Unsupported, match=r"\[hydrate.foreign\].*no checkpoint yet"):
+        with pytest.raises(sw.Unsupported, match=r"\[pipeline.foreign\].*no checkpoint yet"):
             trickle.to_files().start()
         assert program.checkpoint(offsets={}, state={}).epoch == 1, "nobody has fenced it"
     shutil.rmtree(trickle.folder / "store")
     with sw.open_keyed(sw.CheckpointConfig(trickle.folder / "store" / "ids")) as keyed:
-        with pytest.raises(sw.Unsupported, match=r"\[hydrate.foreign\].*no checkpoint yet"):
+        with pytest.raises(sw.Unsupported, match=r"\[pipeline.foreign\].*no checkpoint yet"):
             trickle.to_files().start()
         assert keyed.create_checkpoint().epoch == 1, "nobody has fenced it"
     assert not (trickle.folder / "out").exists()
@@ -233,6 +233,6 @@ def test_a_source_that_cleans_up_behind_spark_is_refused(spark: SparkSession, tr
     source = spark.readStream.schema("id bigint").option("CleanSource", "delete")
     frame = source.json(str(trickle.folder / "input")).union(trickle.ids())
     writer = sw.writeStream(frame).queryName("ids").option("store", str(trickle.folder / "store"))
-    with pytest.raises(sw.Unsupported, match=re.escape("[source.cleans_up] cleanSource=delete")):
+    with pytest.raises(sw.Unsupported, match=re.escape("[query.unsupported] cleanSource=delete")):
         writer.to("files", sw.FileSink(trickle.folder / "out")).start()
     assert not (trickle.folder / "store").exists()

@@ -54,16 +54,16 @@ def manifest_of(pipeline: Path, epoch: int) -> Path:
 
 def test_a_rollback_goes_nowhere_when_the_newest_manifest_cannot_be_read(tmp_path: Path, pipeline: Path) -> None:
     flip(manifest_of(pipeline, 3))
-    with pytest.raises(Conflict, match=r"rollback\.acknowledged.*message 20 .* more than can be read"):
+    with pytest.raises(Conflict, match=r"rollback\.impossible.*message 20 .* more than can be read"):
         rollback(str(pipeline), "2", sinks=sinks_of(tmp_path))
-    with pytest.raises(Conflict, match=r"rollback\.acknowledged"):
+    with pytest.raises(Conflict, match=r"rollback\.impossible.*stands at message"):
         Driver(tmp_path, fallback=True)
     assert Driver.sink_at(tmp_path).rows() == rows(0, 1, 2)
 
 
 def test_one_between_that_cannot_be_read_tells_nothing_that_the_newest_does_not(tmp_path: Path, pipeline: Path) -> None:
     flip(manifest_of(pipeline, 2))
-    with pytest.raises(Conflict, match=r"rollback\.acknowledged.*message 10 .* all up to 30"):
+    with pytest.raises(Conflict, match=r"rollback\.impossible.*message 10 .* all up to 30"):
         rollback(str(pipeline), "1", sinks=sinks_of(tmp_path))
 
 
@@ -77,7 +77,7 @@ def test_a_repair_does_not_go_back_to_before_what_a_lost_checkpoint_has_let_go(
     for record in log[-2:]:  # the release, and the checkpoint
         flip(record)
     # Of one that cannot be read nobody knows what it undid, so the oldest would be gone on from.
-    with pytest.raises(Conflict, match=rf"rollback\.acknowledged.*message {20 if readable else 10}"):
+    with pytest.raises(Conflict, match=rf"rollback\.impossible.*message {20 if readable else 10}"):
         repair(pipeline, sinks=sinks_of(tmp_path))
     assert newest(pipeline) == log[-1]
 

@@ -68,7 +68,7 @@ def test_an_adoption_whose_directory_changes_after_its_claim_ends_on_record(
     monkeypatch.setattr(drivers, "reach", clean_up)
     with pytest.raises(sw.Unavailable) as caught:
         sw.adopt(directory, store=tmp_path / "store", pipeline="orders")
-    assert caught.value.code == "artifact.gone"
+    assert caught.value.code == "folder.unavailable" and "has gone from the working directory" in str(caught.value)
     state = read_pipeline(str(tmp_path / "store" / "orders")).state
     assert state.release_append_id is not None and state.head is None
 
@@ -77,7 +77,7 @@ def test_a_pipeline_is_no_store_for_another(tmp_path: Path, directory: Path) -> 
     sw.adopt(directory, store=str(tmp_path / "store"), pipeline="orders")
     with pytest.raises(sw.InvalidInput, match="not a store of pipelines") as raised:
         sw.adopt(directory, store=tmp_path / "store" / "orders", pipeline="inside")
-    assert raised.value.code == "store.is_pipeline"
+    assert raised.value.code == "store.invalid"
 
 
 def test_the_directory_is_only_read(tmp_path: Path, directory: Path) -> None:
@@ -106,19 +106,21 @@ def test_store_and_directory_may_be_paths(tmp_path: Path, directory: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("wrong", "code"),
+    ("wrong", "code", "words"),
     [
-        ({"directory": "file://[x"}, "adopt.not_local"),
-        ({"directory": "file://host/x"}, "adopt.not_local"),
-        ({"directory": "//[x"}, "adopt.no_checkpoint"),
-        ({"directory": b"/x"}, "adopt.not_local"),
-        ({"directory": None}, "adopt.not_local"),
-        ({"directory": "~nobody-of-this-name/x"}, "adopt.no_checkpoint"),
-        ({"store": 7}, "store.bad_url"),
-        ({"store": b"/x"}, "store.bad_url"),
+        ({"directory": "file://[x"}, "folder.unusable", "is not a local directory"),
+        ({"directory": "file://host/x"}, "folder.unusable", "is not a local directory"),
+        ({"directory": "//[x"}, "checkpoint.none", "is not the checkpointLocation"),
+        ({"directory": b"/x"}, "folder.unusable", "neither a path nor a URL"),
+        ({"directory": None}, "folder.unusable", "neither a path nor a URL"),
+        ({"directory": "~nobody-of-this-name/x"}, "checkpoint.none", "is not the checkpointLocation"),
+        ({"store": 7}, "store.invalid", "neither a path nor a URL"),
+        ({"store": b"/x"}, "store.invalid", "neither a path nor a URL"),
     ],
 )
-def test_what_is_no_path_is_a_typed_error(tmp_path: Path, directory: Path, wrong: dict[str, Any], code: str) -> None:
-    with pytest.raises(sw.SlackwaterError) as raised:
+def test_what_is_no_path_is_a_typed_error(
+    tmp_path: Path, directory: Path, wrong: dict[str, Any], code: str, words: str
+) -> None:
+    with pytest.raises(sw.SlackwaterError, match=words) as raised:
         sw.adopt(**{"directory": directory, "store": tmp_path / "store", "pipeline": "orders", **wrong})
     assert raised.value.code == code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
@@ -62,8 +61,6 @@ NEVER_IN = {"formats": {"os", "time", "random", "secrets", "uuid_utils", "obstor
 # it in turn, but for the version, which is kept there.
 FACADE = "slackwater"
 VERSION = "slackwater.__version__"
-
-CODE = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)+")
 
 
 def modules() -> dict[str, str]:
@@ -145,19 +142,6 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
         return []
 
     return next((ring for module in sorted(graph) if (ring := visit(module, []))), [])
-
-
-def codes_of(source: str) -> set[str]:
-    """Collect what calls in ``source`` give as ``code=``; an f-string counts as itself, so it can have no row."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.keyword) and node.arg == "code":
-            for value in ast.walk(node.value):
-                if isinstance(value, ast.JoinedStr):
-                    found.add(ast.unparse(value))
-                elif isinstance(value, ast.Constant) and CODE.fullmatch(str(value.value)):
-                    found.add(str(value.value))
-    return found
 
 
 def test_every_module_imports_only_what_lies_below_it():
@@ -243,19 +227,3 @@ def test_an_import_against_the_order_is_found(module, source):
 )
 def test_an_import_along_the_order_is_not_complained_about(module, source):
     assert violations(module, source) == []
-
-
-def test_every_error_code_has_its_row_in_the_documentation():
-    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
-    documented = re.findall(r"^\|\s*`([^`]+)`\s*\|", text, re.MULTILINE)
-    raised = set().union(*(codes_of(source) for source in modules().values()))
-    assert sorted(raised - set(documented)) == [], "codes without a row"
-    assert sorted(set(documented) - raised) == [], "rows without a code"
-    assert len(documented) == len(set(documented)), "a code has two rows"
-
-
-def test_a_code_is_found_wherever_a_call_gives_it():
-    source = (
-        'raise E("m", code="a.b")\nf(code="b.left" if x else "b.right")\nf(code=f"c.{x}")\nf(code=code, hint="d.e")'
-    )
-    assert codes_of(source) == {"a.b", "b.left", "b.right", "f'c.{x}'"}

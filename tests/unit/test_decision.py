@@ -37,7 +37,7 @@ TOTALS = SinkOutput(kind="delta", address="s3://lake/totals", can_undo=True, des
 SALES = SinkOutput(kind="files", address="s3://lake/sales", can_undo=True, descriptors=[{"rows": 1}])
 ALERTS = SinkOutput(kind="function", address="app.alert", can_undo=False, descriptors=[{"rows": 1}])
 OUTPUTS = {"totals": TOTALS, "sales": SALES, "alerts": ALERTS}
-DAMAGE = Corrupt("an object is damaged", code="artifact.damaged", key="checkpoints/x/batches/0.lcb")
+DAMAGE = Corrupt("an object is damaged", code="object.damaged", key="checkpoints/x/batches/0.lcb")
 
 
 def three(*, settled: bool = True, **fields: Any) -> State:
@@ -187,7 +187,7 @@ def test_what_was_undone_before_is_not_lost_now():
 
 
 def test_damage_that_names_no_object_is_that_of_the_manifest():
-    bare = Corrupt("it does not decode", code="manifest.malformed")
+    bare = Corrupt("it does not decode", code="manifest.invalid")
     assert refused(Found(state=three(), damage=bare)).details["key"] == manifest_key(IDS[3])
 
 

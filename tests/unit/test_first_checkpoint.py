@@ -31,7 +31,7 @@ def imported(root: Path) -> Any:
 
 
 Way = Callable[[Path], Any]
-CODES: dict[Way, str] = {adopt: "adopt.not_new", imported: "import.not_new"}
+CODES: dict[Way, str] = {adopt: "pipeline.not_new", imported: "pipeline.not_new"}
 WAYS = pytest.mark.parametrize("way", CODES)
 
 

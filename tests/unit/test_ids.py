@@ -44,7 +44,7 @@ def test_a_random_id_has_128_bits_and_is_new_every_time():
 def test_only_the_canonical_text_of_a_uuid7_is_an_id(text):
     with pytest.raises(InvalidInput) as caught:
         parse_checkpoint_id(text)
-    assert caught.value.code == "id.malformed"
+    assert caught.value.code == "ref.invalid" and "is not a checkpoint id" in str(caught.value)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(text, CheckpointId)
 

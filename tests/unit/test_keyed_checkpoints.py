@@ -88,7 +88,7 @@ def test_manager_create_checkpoint_with_state(opened):
     opened.create_checkpoint()
     with pytest.raises(sw.NotFound) as caught:
         sw.outside_state(opened.url)
-    assert caught.value.code == "keyed.no_outside_state" and "restore" in str(caught.value.hint)
+    assert caught.value.code == "checkpoint.none" and "restore" in str(caught.value.hint)
     assert sw.outside_state(opened.url, "empty") == b""
     with pytest.raises(sw.InvalidInput, match="must be bytes"):
         opened.create_checkpoint("text")
@@ -261,11 +261,11 @@ def test_a_folder_of_something_else_is_refused_and_nothing_in_it_is_touched(tmp_
         (tmp_path / "mine" / name).mkdir(parents=True)
         (tmp_path / "mine" / name / "thesis.txt").write_text("years of work")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(sw.InvalidInput, match=r"keyed\.not_empty"):
+    with pytest.raises(sw.InvalidInput, match=r"folder\.unusable.*is not empty, and"):
         open_keyed(config_of(tmp_path, wal_path=tmp_path / "mine"))
     assert sorted(path for path in tmp_path.rglob("*") if "store" not in path.parts) == before
     for folder in (tmp_path / "store", tmp_path / "store" / "counts" / "log"):
-        with pytest.raises(sw.InvalidInput, match=r"option\.bad_value"):
+        with pytest.raises(sw.InvalidInput, match=r"option\.invalid"):
             open_keyed(config_of(tmp_path, wal_path=folder))
 
 
@@ -276,13 +276,13 @@ def test_a_folder_goes_on_after_one_that_was_opened_by_mistake_if_told_so(tmp_pa
         counts.put(b"a", b"1")
     with open_keyed(wrong):
         pass
-    with pytest.raises(sw.Conflict, match=r"keyed\.opened_elsewhere.*take_over"):
+    with pytest.raises(sw.Conflict, match=r"keyed\.wrong_folder.*take_over"):
         open_keyed(right)
     with open_keyed(right, take_over=True) as counts:
         assert counts.get(b"a") == b"1"
     with open_keyed(right):
         pass
-    with pytest.raises(sw.Conflict, match=r"keyed\.opened_elsewhere"):
+    with pytest.raises(sw.Conflict, match=r"keyed\.wrong_folder.*was opened with another folder"):
         open_keyed(wrong)
 
 
@@ -486,7 +486,7 @@ def test_a_pipeline_of_another_kind_has_no_keyed_checkpoints(tmp_path):
     for call in (sw.keyed_checkpoints, sw.outside_state):
         with pytest.raises(sw.Unsupported, match="a program's") as caught:
             call(tmp_path / "words")
-        assert caught.value.code == "keyed.foreign"
+        assert caught.value.code == "pipeline.foreign"
 
 
 def test_a_checkpoint_that_is_retired_while_it_is_read_is_not_listed_as_damaged(opened, monkeypatch):
@@ -524,7 +524,7 @@ def test_E12_a_second_writer_is_refused_here_and_fenced_elsewhere(tmp_path):
         assert second.create_checkpoint().epoch == 3
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(config_of(tmp_path))
-    assert caught.value.code == "keyed.not_newest" and "move" in str(caught.value.hint)
+    assert caught.value.code == "keyed.wrong_folder" and "move" in str(caught.value.hint)
     (tmp_path / "store" / "counts.wal").rename(tmp_path / "away")
     assert content(tmp_path) == {b"a": b"1", b"b": b"2"}
 
@@ -632,17 +632,17 @@ def test_a_folder_of_another_pipeline_is_a_conflict(tmp_path):
         counts.create_checkpoint()
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(CheckpointConfig(tmp_path / "two", wal_path=wal))
-    assert caught.value.code == "keyed.other_pipeline"
+    assert caught.value.code == "keyed.wrong_folder" and "pipeline" in str(caught.value)
     assert not (tmp_path / "two" / "log").exists()
     with open_keyed(CheckpointConfig(tmp_path / "two", wal_path=tmp_path / "wal2")) as counts:
         counts.create_checkpoint()
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(CheckpointConfig(tmp_path / "two", wal_path=wal))
-    assert caught.value.code == "keyed.other_pipeline"
+    assert caught.value.code == "keyed.wrong_folder" and "pipeline" in str(caught.value)
     loose = KeyedState(tmp_path / "loose" / "state")
     loose.put(b"a", b"1")
     loose.close()
-    with pytest.raises(sw.InvalidInput, match=r"keyed\.not_empty"):
+    with pytest.raises(sw.InvalidInput, match=r"folder\.unusable.*is not empty, and"):
         open_keyed(CheckpointConfig(tmp_path / "three", wal_path=tmp_path / "loose"))
     (tmp_path / "loose" / "FOLDER").write_text(16 * "a")
     with pytest.raises(sw.Conflict, match="no pipeline has made"):
@@ -658,7 +658,7 @@ def test_a_folder_that_is_not_the_one_that_was_opened_last_is_a_conflict(tmp_pat
         counts.put(b"a", b"3")  # acknowledged there, and in no checkpoint
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(config_of(tmp_path))
-    assert caught.value.code == "keyed.opened_elsewhere"
+    assert caught.value.code == "keyed.wrong_folder" and "was opened with another folder" in str(caught.value)
     assert content(tmp_path, wal_path=tmp_path / "elsewhere") == {b"a": b"3"}
 
 
@@ -673,7 +673,7 @@ def test_an_older_copy_of_the_store_is_a_conflict(tmp_path):
     (tmp_path / "copy").rename(tmp_path / "store" / "counts")
     with pytest.raises(sw.Conflict, match="the store ends at 1") as caught:
         open_keyed(config_of(tmp_path))
-    assert caught.value.code == "keyed.not_newest" and "older copy" in str(caught.value.hint)
+    assert caught.value.code == "keyed.wrong_folder" and "older copy" in str(caught.value.hint)
 
 
 def test_an_older_copy_of_the_folder_is_a_conflict(tmp_path):
@@ -688,7 +688,7 @@ def test_an_older_copy_of_the_folder_is_a_conflict(tmp_path):
     (tmp_path / "copy").rename(tmp_path / "store" / "counts.wal")
     with pytest.raises(sw.Conflict) as caught:
         open_keyed(config_of(tmp_path))
-    assert caught.value.code == "keyed.not_newest"
+    assert caught.value.code == "keyed.wrong_folder" and "was last checkpointed" in str(caught.value)
 
 
 # --- the handle
@@ -726,7 +726,7 @@ def test_a_pipeline_is_no_store_of_keyed_ones(tmp_path):
     orders = make_pipeline(tmp_path, 1)
     with pytest.raises(sw.InvalidInput, match="its store is") as caught:
         open_keyed(CheckpointConfig(orders / "counts"))
-    assert caught.value.code == "store.is_pipeline"
+    assert caught.value.code == "store.invalid"
     assert not (orders / "counts").exists() and not (orders / "counts.wal").exists()
 
 

@@ -59,32 +59,34 @@ def test_a_database_goes_on_with_its_own_checkpoint_and_gives_way_to_a_rollback(
     ("lineage", "live", "code", "words"),
     [
         pytest.param(
-            goes_on_from(2, uid="f00d" * 8), [ONE, TWO], "keyed.other_pipeline", "another pipeline", id="another uid"
+            goes_on_from(2, uid="f00d" * 8), [ONE, TWO], "keyed.wrong_folder", "another pipeline", id="another uid"
         ),
-        pytest.param(goes_on_from(1), [], "keyed.not_newest", "the store ends at 0", id="a store without a checkpoint"),
-        pytest.param(goes_on_from(3), [ONE, TWO], "keyed.not_newest", "the store ends at 2", id="an older store"),
-        pytest.param(goes_on_from(0), [ONE], "keyed.not_newest", "come to 1 elsewhere", id="begun elsewhere"),
         pytest.param(
-            goes_on_from(1, 2), [ONE, THREE], "keyed.not_newest", "come to 3 elsewhere", id="gone on elsewhere"
+            goes_on_from(1), [], "keyed.wrong_folder", "the store ends at 0", id="a store without a checkpoint"
+        ),
+        pytest.param(goes_on_from(3), [ONE, TWO], "keyed.wrong_folder", "the store ends at 2", id="an older store"),
+        pytest.param(goes_on_from(0), [ONE], "keyed.wrong_folder", "come to 1 elsewhere", id="begun elsewhere"),
+        pytest.param(
+            goes_on_from(1, 2), [ONE, THREE], "keyed.wrong_folder", "come to 3 elsewhere", id="gone on elsewhere"
         ),
         pytest.param(
             goes_on_from(2),
             [ONE, UNDONE, rollback(3, 1), FOUR],
-            "keyed.not_newest",
+            "keyed.wrong_folder",
             "come to 4 elsewhere",
             id="rolled back, and gone on elsewhere",
         ),
         pytest.param(
             goes_on_from(1),
             [ONE, UNDONE, rollback(3, 1)],
-            "keyed.not_newest",
+            "keyed.wrong_folder",
             "come to 3 elsewhere",
             id="gone on elsewhere, and rolled back",
         ),
         pytest.param(
             goes_on_from(1),
             [rollback(4, 2, parent=2, repair=True)],
-            "keyed.not_newest",
+            "keyed.wrong_folder",
             "come to 4 elsewhere",
             id="older than what a repair went back to",
         ),

@@ -116,7 +116,7 @@ def test_a_thread_whose_changes_are_refused_is_told_so_and_the_writes_of_the_oth
         lambda: opened.write([(b"text", "1")]),
     )
     assert [future.exception() for future in written if written.index(future) in (0, 1, 3)] == [None] * 3
-    assert [getattr(written[n].exception(), "code", None) for n in (2, 4)] == ["keyed.unwritable", "keyed.not_bytes"]
+    assert [getattr(written[n].exception(), "code", None) for n in (2, 4)] == ["state.invalid", "state.invalid"]
     assert disk.syncs == 2
     write(opened, 5)
     opened.close()

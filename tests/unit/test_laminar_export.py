@@ -282,7 +282,7 @@ def test_a_folder_that_has_anything_else_is_refused_and_stays_as_it_is(tmp_path,
     (tmp_path / "db" / "notes.txt").write_text("mine")
     with pytest.raises(InvalidInput, match=r"notes\.txt") as caught:
         export(url, tmp_path / "db")
-    assert caught.value.code == "export.not_empty" and files_in(tmp_path / "db") == {"notes.txt": b"mine"}
+    assert caught.value.code == "folder.unusable" and files_in(tmp_path / "db") == {"notes.txt": b"mine"}
     export(url, tmp_path / "full", at="1")
     before = files_in(tmp_path / "full")
     with pytest.raises(InvalidInput, match="is not empty"):
@@ -298,7 +298,7 @@ def test_nothing_is_exported_into_a_pipeline(tmp_path, url, inside):
     for folder in (Path(url) / inside, other / "db", other):
         with pytest.raises(InvalidInput) as caught:
             export(url, folder)
-        assert caught.value.code in ("export.not_empty", "store.is_pipeline")
+        assert caught.value.code in ("folder.unusable", "store.invalid")
     assert not (Path(url) / inside).exists() and not (other / "db").exists()
 
 

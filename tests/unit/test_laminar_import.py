@@ -148,7 +148,7 @@ def test_another_checkpoint_or_a_pipeline_with_a_history_is_refused(tmp_path, ur
     import_folder(folder, url)
     with pytest.raises(Conflict) as caught:
         import_folder(folder, url, at="1")
-    assert caught.value.code == "import.not_new"
+    assert caught.value.code == "pipeline.not_new"
     make_pipeline(tmp_path, 1, name="busy")
     with pytest.raises(Conflict):
         import_folder(folder, str(tmp_path / "store" / "busy"))
@@ -190,10 +190,10 @@ def test_what_cannot_be_trusted_is_refused_and_nothing_is_claimed(tmp_path, url,
 def test_what_is_no_folder_and_what_is_no_name_is_refused(tmp_path, url):
     with pytest.raises(NotFound) as caught:
         import_folder(str(tmp_path / "nothing"), url)
-    assert caught.value.code == "import.no_folder"
+    assert caught.value.code == "folder.not_found"
     with pytest.raises(InvalidInput) as hostile:
         import_folder(str(v2_folder(tmp_path / "db")), str(tmp_path / "store" / "my orders"))
-    assert hostile.value.code == "name.not_encoded"
+    assert hostile.value.code == "name.invalid" and "is not how Slackwater writes" in str(hostile.value)
 
 
 def test_what_another_system_has_made_is_told_by_its_content_and_refused(tmp_path, url):
@@ -218,7 +218,7 @@ def test_nothing_is_imported_into_the_folder_of_another_pipeline(tmp_path):
     orders = make_pipeline(tmp_path, 1)
     with pytest.raises(InvalidInput, match="its store is") as caught:
         import_folder(str(v2_folder(tmp_path / "db")), str(orders / "imported"))
-    assert caught.value.code == "store.is_pipeline"
+    assert caught.value.code == "store.invalid"
     assert not (orders / "imported").exists()
 
 
@@ -227,7 +227,7 @@ def test_spark_does_not_go_on_from_what_was_imported(tmp_path, url):
     pipeline = read_pipeline(url)
     with pytest.raises(Unsupported) as caught:
         hydrate(pipeline.store, head_of(pipeline), tmp_path / "work", Settings())
-    assert caught.value.code == "hydrate.foreign"
+    assert caught.value.code == "pipeline.foreign"
     assert not (tmp_path / "work").exists()
 
 

@@ -85,7 +85,7 @@ def test_pipelines_share_an_address_and_the_server_goes_with_the_last():
     first = serve("127.0.0.1:0", "orders")
     second = serve(first.address, "clicks")
     assert first.address == second.address
-    with pytest.raises(sw.Conflict, match=r"\[metrics.pipeline_taken\]"):
+    with pytest.raises(sw.Conflict, match=r"\[pipeline.running\]"):
         serve(first.address, "orders")
     first.show(progress())
     second.show(progress())
@@ -101,19 +101,19 @@ def test_pipelines_share_an_address_and_the_server_goes_with_the_last():
 
 
 def test_an_address_that_cannot_be_had_is_a_typed_error():
-    in_use = pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\].*Address already in use")
+    in_use = pytest.raises(sw.InvalidInput, match=r"\[option.invalid\].*Address already in use")
     with socket.create_server(("127.0.0.1", 0)) as taken, in_use:
         serve(taken.getsockname()[1], "orders")
     for host in ("a..b", "x" * 70):
-        with pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\].*no host can have this name"):
+        with pytest.raises(sw.InvalidInput, match=r"\[option.invalid\].*no host can have this name"):
             serve(f"{host}:0", "orders")
-    with pytest.raises(sw.InvalidInput, match=r"\[metrics.unusable\]"):
+    with pytest.raises(sw.InvalidInput, match=r"\[option.invalid\]"):
         serve("203.0.113.1:0", "orders")
 
 
 @pytest.mark.parametrize("given", ["", "localhost", ":9109", "127.0.0.1:", "127.0.0.1:65536", "a:-1", True, "²"])
 def test_what_is_no_address_is_refused(given):
-    with pytest.raises(sw.InvalidInput, match=r"\[metrics.bad_address\]"):
+    with pytest.raises(sw.InvalidInput, match=r"\[option.invalid\]"):
         parse_metrics(given)
 
 

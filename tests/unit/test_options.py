@@ -38,31 +38,30 @@ def test_values_may_be_text_as_in_pyspark():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "code"),
+    ("key", "value", "code", "words"),
     [
-        ("fallback", "newest", "option.bad_value"),
-        ("delivery", "once", "option.bad_value"),
-        ("accept_changes", "maybe", "option.bad_value"),
-        ("drop_sink", 7, "option.bad_value"),
-        ("drop_sink", [".."], "name.hostile"),
-        ("workdir", 7, "option.bad_value"),
-        ("metrics", "here", "metrics.bad_address"),
-        ("metrics", True, "metrics.bad_address"),
-        ("interval_s", -1, "option.out_of_bounds"),
-        ("interval_s", 86401, "option.out_of_bounds"),
-        ("interval_s", "nan", "option.out_of_bounds"),
-        ("interval_s", "5 seconds", "option.bad_value"),
-        ("interval_s", None, "option.bad_value"),
-        ("keep_last", "2.5", "option.out_of_bounds"),
-        ("keep_last", "0", "option.out_of_bounds"),
-        ("total_timeout_s", 0, "option.out_of_bounds"),
+        ("fallback", "newest", "option.invalid", "fallback"),
+        ("delivery", "once", "option.invalid", "delivery"),
+        ("accept_changes", "maybe", "option.invalid", "accept_changes"),
+        ("drop_sink", 7, "option.invalid", "drop_sink"),
+        ("drop_sink", [".."], "name.invalid", "cannot be a name"),
+        ("workdir", 7, "option.invalid", "workdir"),
+        ("metrics", "here", "option.invalid", "is no address to serve metrics at"),
+        ("metrics", True, "option.invalid", "is no address to serve metrics at"),
+        ("interval_s", -1, "option.invalid", "the option interval_s cannot be"),
+        ("interval_s", 86401, "option.invalid", "the option interval_s cannot be"),
+        ("interval_s", "nan", "option.invalid", "the option interval_s cannot be"),
+        ("interval_s", "5 seconds", "option.invalid", "the option interval_s cannot be"),
+        ("interval_s", None, "option.invalid", "the option interval_s cannot be"),
+        ("keep_last", "2.5", "option.invalid", "the option keep_last cannot be"),
+        ("keep_last", "0", "option.invalid", "the option keep_last cannot be"),
+        ("total_timeout_s", 0, "option.invalid", "the option total_timeout_s cannot be"),
     ],
 )
-def test_a_value_that_cannot_be_is_named(key, value, code):
+def test_a_value_that_cannot_be_is_named(key, value, code, words):
     with pytest.raises(sw.InvalidInput) as raised:
         parse_options({"store": "/x", key: value})
-    assert raised.value.code == code
-    assert code.startswith(("metrics", "name")) or key in str(raised.value)
+    assert raised.value.code == code and words in str(raised.value)
 
 
 @pytest.mark.parametrize(

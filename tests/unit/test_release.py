@@ -29,10 +29,10 @@ STORE_AWAY = [
 ]
 FENCED = Conflict("another driver has taken over", code="driver.fenced")
 OTHERS: list[BaseException] = [
-    Unavailable("a file of the working directory cannot be read", code="artifact.unreadable"),
+    Unavailable("a file of the working directory cannot be read", code="folder.unavailable"),
     Conflict("a sink has output to commit, and is not in the pipeline", code="sink.missing"),
     Conflict("somebody else has written", code="sink.undo_refused"),
-    InvalidInput("the manifest could not be read again", code="manifest.unwritable"),
+    InvalidInput("the manifest could not be read again", code="checkpoint.unwritable"),
     ZeroDivisionError(),
     KeyboardInterrupt(),
     SystemExit(),

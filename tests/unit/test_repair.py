@@ -137,7 +137,7 @@ def test_a_record_that_reads_otherwise_each_time_is_not_repaired(
         patch.setattr(Checked, "get", get)
         with pytest.raises(Unavailable, match="not read as it was") as caught:
             repair(pipeline)
-    assert caught.value.code == "repair.unsteady"
+    assert caught.value.code == "store.unavailable"
     assert newest(pipeline) == before and state_of(pipeline).epoch == 2
 
 
@@ -483,7 +483,7 @@ def test_where_the_oldest_is_gone_it_is_said_what_was_not_tried_and_what_goes_on
     pipeline, before = lose_the_oldest(tmp_path)
     with pytest.raises(Corrupt, match="newer ones were not tried: 2, 3") as caught:
         repair(pipeline, sinks=sinks_of(tmp_path))
-    assert caught.value.code == "repair.impossible" and "taken back to epoch 1 at least" in caught.value.message
+    assert caught.value.code == "head.none_verifies" and "taken back to epoch 1 at least" in caught.value.message
     assert "--keep totals goes on from the newest" in str(caught.value.hint)
     plan = repair(pipeline, sinks=sinks_of(tmp_path), keep=["totals"])
     assert plan is not None and (plan.to_epoch, plan.sinks[0].action) == (3, "keep")
@@ -616,7 +616,7 @@ def test_what_cannot_be_repaired_is_refused_and_the_way_out_is_named(tmp_path: P
         path.unlink()
     with pytest.raises(Corrupt) as caught:
         mend(tmp_path)
-    assert caught.value.code == "repair.impossible"
+    assert caught.value.code == "head.none_verifies" and "cannot be passed by" in str(caught.value)
     assert f"restore log/{newest(pipeline).name}" in str(caught.value.hint)
     with pytest.raises(SlackwaterError):
         state_of(pipeline)
@@ -644,7 +644,7 @@ def test_a_sink_that_refuses_stops_it_and_keep_leaves_its_rows(tmp_path: Path, m
     monkeypatch.setattr(FolderSink, "plan_undo", refuse_undo)
     with pytest.raises(Conflict, match="would refuse: somebody else") as caught:
         mend(tmp_path)
-    assert caught.value.code == "repair.refused" and "keep=['totals']" in str(caught.value.hint)
+    assert caught.value.code == "sink.undo_refused" and "keep=['totals']" in str(caught.value.hint)
     plan = repair(pipeline, sinks=sinks_of(tmp_path), keep="totals")
     assert plan is not None and plan.sinks[0].action == "keep"
     driver = Driver(tmp_path)
@@ -723,20 +723,20 @@ def test_a_repair_is_a_claim_a_rollback_and_a_release(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "code"),
+    ("fields", "code", "words"),
     [
-        ({"epoch": 3}, "checkpoint.not_next"),
-        ({"parent_id": None}, "checkpoint.not_next"),
-        ({"to_epoch": 9}, "checkpoint.not_found"),
-        ({"retire": [5]}, "retire.not_allowed"),
-        ({"retire": [4]}, "retire.not_allowed"),
+        ({"epoch": 3}, "checkpoint.out_of_order", "does not follow"),
+        ({"parent_id": None}, "checkpoint.out_of_order", "does not follow"),
+        ({"to_epoch": 9}, "checkpoint.not_found", ""),
+        ({"retire": [5]}, "retire.not_allowed", ""),
+        ({"retire": [4]}, "retire.not_allowed", ""),
     ],
 )
-def test_a_repair_that_does_not_fit_is_refused(tmp_path: Path, fields: dict[str, Any], code: str) -> None:
+def test_a_repair_that_does_not_fit_is_refused(tmp_path: Path, fields: dict[str, Any], code: str, words: str) -> None:
     state = state_of(make_pipeline(tmp_path, 3))
     with pytest.raises(SlackwaterError) as caught:
         apply(state, change(state, **fields))
-    assert caught.value.code == code
+    assert caught.value.code == code and words in str(caught.value)
 
 
 def test_an_empty_pipeline_is_not_repaired(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_what_is_no_directory_of_its_own_is_refused(tmp_path: Path, monkeypatch:
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(InvalidInput) as caught:
         restore(url, to)
-    assert caught.value.code == "option.bad_value" and sorted(tmp_path.rglob("*")) == before
+    assert caught.value.code == "option.invalid" and sorted(tmp_path.rglob("*")) == before
 
 
 def test_beside_a_pipeline_a_folder_may_be_named_as_one_likes(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_run_goes_on_from_the_folder_of_the_one_before(scene: Scene) -> None:
 def test_a_second_run_of_a_table_is_refused_until_the_first_has_ended(scene: Scene) -> None:
     scene.change(1)
     scene.tables.begin("first", 0)
-    with pytest.raises(Conflict, match=r"table\.in_use"):
+    with pytest.raises(Conflict, match=r"pipeline\.running.*another query of this process reads"):
         Tables({"risks": scene.table}, WorkingDirectory(scene.folder / "next"))
     assert scene.told(0).exists(), "the first still has what it was told"
     scene.tables.close()

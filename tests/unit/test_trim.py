@@ -305,8 +305,12 @@ def trimmed(tmp_path):
     return pipeline
 
 
+def findings(pipeline):
+    return verify_checkpoints(pipeline, pipeline.state.live, read_data=True).findings
+
+
 def found(pipeline) -> list[tuple[str, str]]:
-    return [(f.code, f.key) for f in verify_checkpoints(pipeline, pipeline.state.live, read_data=True).findings]
+    return [(f.code, f.key) for f in findings(pipeline)]
 
 
 def test_what_was_trimmed_is_no_finding_nor_what_lies_below_it(trimmed):
@@ -316,7 +320,8 @@ def test_what_was_trimmed_is_no_finding_nor_what_lies_below_it(trimmed):
 @pytest.mark.parametrize("number", [6, 7])
 def test_a_gap_among_the_newest_records_is_a_finding(trimmed, number):
     trimmed.store.delete([record_key(number)])
-    assert found(trimmed) == [("log.gap", record_key(number + 1))]
+    assert found(trimmed) == [("log.inconsistent", record_key(number + 1))]
+    assert findings(trimmed)[0].message == f"records {number} to {number} are not there"
 
 
 def test_damage_to_one_of_the_newest_records_is_a_finding(trimmed):

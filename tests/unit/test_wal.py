@@ -125,14 +125,14 @@ def test_a_flipped_length_which_rocksdb_alone_takes_for_a_torn_write_is_an_error
     log.write_bytes(data)
     with pytest.raises(Corrupt) as caught:
         KeyedState(tmp_path / "state")
-    assert caught.value.code == "keyed.wal_damaged" and caught.value.details["offset"] == third
+    assert caught.value.code == "keyed.damaged" and caught.value.details["offset"] == third
 
 
 def test_a_log_that_is_missing_is_an_error(tmp_path: Path) -> None:
     fill(tmp_path / "state").unlink()
     with pytest.raises(Corrupt) as caught:
         KeyedState(tmp_path / "state")
-    assert caught.value.code == "keyed.wal_missing"
+    assert caught.value.code == "keyed.damaged" and "is missing" in str(caught.value)
 
 
 # What RocksDB has written in a folder that is new to it before it makes the first log, for the identity in it.
@@ -166,7 +166,7 @@ def test_a_folder_that_was_open_and_has_lost_its_log_is_refused_whatever_else_it
     for pattern in lost.split():
         for path in folder.glob(pattern):
             path.unlink()
-    with pytest.raises(Corrupt, match=r"keyed\.wal_missing"):
+    with pytest.raises(Corrupt, match=r"keyed\.damaged.*is missing"):
         KeyedState(folder)
 
 
@@ -211,7 +211,7 @@ def test_a_database_whose_list_of_tables_is_damaged_is_not_opened_and_keeps_its_
         damaged = bytearray(whole)
         damaged[at + 5] ^= 0x40  # the length of a record: to RocksDB, the end of the list
         path.write_bytes(damaged)
-        with pytest.raises(Corrupt, match=rf"keyed\.wal_damaged.*{path.name}"):
+        with pytest.raises(Corrupt, match=rf"keyed\.damaged.*{path.name}"):
             KeyedState(path.parent)
         assert set(path.parent.glob("*.sst")) == tables, number
     path.write_bytes(whole)

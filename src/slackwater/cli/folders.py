@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..errors import Corrupt, SlackwaterError
+from ..errors import Code, Corrupt, SlackwaterError
 from .options import make_settings
 from .progress_bar import progress_bar
 from .text import count, format_offsets, format_size, format_time, print_fields, print_json, print_table
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..laminar.folder import Folder, LaminarCheckpoint
     from ..laminar.verification import FolderFinding
 
-_INSTEAD = ("pipeline.not_found", "log.missing")
+_INSTEAD = (Code.PIPELINE_NOT_FOUND, Code.LOG_MISSING)
 
 
 def folder_instead(error: SlackwaterError, url: str, timeout_s: float) -> Folder:

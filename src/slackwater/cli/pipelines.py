@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import Code
 from .options import make_settings, store_options
 from .text import format_age, format_time, note, print_json, print_table
 
@@ -59,4 +60,4 @@ def _row(summary: PipelineSummary) -> list[str]:
 
 def _word(problem: Problem) -> str:
     """Tell what a store did not give from what it gave and is damaged."""
-    return "not read" if problem.code.startswith("store.") else "damaged"
+    return "not read" if problem.code in (Code.STORE_UNAVAILABLE, Code.STORE_DENIED, Code.LOG_BUSY) else "damaged"

@@ -16,13 +16,13 @@ from typing import Any
 import click
 
 from .. import errors
-from ..errors import InvalidInput, SlackwaterError
+from ..errors import Code, InvalidInput, SlackwaterError
 from .entry import INTERRUPTED
 from .options import json_option
 from .text import note, print_json
 
 _WRAPPED = re.compile(r"slackwater\.[\w.]*?(\w+): \[([a-z0-9_]+(?:\.[a-z0-9_]+)+)\] (.*?)(?: \(hint: (.*)\))?$", re.M)
-_STOPPING = "pipeline.stopping"
+_STOPPING = Code.PIPELINE_STOPPING
 _POLL_S = 0.05
 
 
@@ -59,14 +59,14 @@ def _check(app: str) -> None:
             compile(file.read(), app, "exec", dont_inherit=True)
     except OSError as error:
         raise InvalidInput(
-            f"{app} cannot be read: {error.strerror}", code="run.unreadable", hint="slackwater run path/to/app.py"
+            f"{app} cannot be read: {error.strerror}", code="usage.wrong", hint="slackwater run path/to/app.py"
         ) from None
     except (SyntaxError, ValueError) as error:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         raise InvalidInput(
             f"{app} is not a Python program: {message}{line}",
-            code="run.not_python",
+            code="usage.wrong",
             hint="slackwater run path/to/app.py",
         ) from None
 

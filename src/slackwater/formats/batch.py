@@ -50,11 +50,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def encode(entries: Mapping[str, bytes]) -> tuple[bytes, dict[str, Entry]]:
     """Encode the entries, sorted by key, so that equal content gives equal bytes; tell what ``decode_index`` would."""
     if not 0 < len(entries) <= MAX_ENTRIES:
-        raise InvalidInput(f"a batch holds 1 to {MAX_ENTRIES} entries, not {len(entries)}", code="batch.too_many")
+        raise InvalidInput(
+            f"a batch holds 1 to {MAX_ENTRIES} entries, not {len(entries)}", code="checkpoint.unwritable"
+        )
     index, body, offset, places = bytearray(), [], 0, list[tuple[bytes, int, int, int, int, bytes]]()
     for key, data in sorted((_encode_key(key), data) for key, data in entries.items()):
         if not 0 < len(key) <= MAX_KEY_BYTES or len(data) > MAX_ENTRY_BYTES:
-            raise InvalidInput(f"an entry of {len(data)} bytes does not fit a batch", code="batch.entry_too_large")
+            raise InvalidInput(f"an entry of {len(data)} bytes does not fit a batch", code="checkpoint.unwritable")
         packed = lz4.block.compress(data, store_size=False)
         codec, stored = (_LZ4, packed) if len(packed) < len(data) else (_RAW, data)
         index += _KEY_LENGTH.pack(len(key)) + key
@@ -64,7 +66,7 @@ def encode(entries: Mapping[str, bytes]) -> tuple[bytes, dict[str, Entry]]:
         body.append(stored)
         offset += len(stored)
     if HEADER_BYTES + len(index) + offset > MAX_BATCH_BYTES:
-        raise InvalidInput(f"a batch of {offset} bytes is past the limit", code="batch.too_large")
+        raise InvalidInput(f"a batch of {offset} bytes is past the limit", code="checkpoint.unwritable")
     crc = 0
     for stored in body:
         crc = crc32c.crc32c(stored, crc)
@@ -83,7 +85,7 @@ def _encode_key(key: str) -> bytes:
     try:
         return key.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="name.hostile") from None
+        raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="name.invalid") from None
 
 
 def decode_index(data: bytes) -> dict[str, Entry]:
@@ -94,7 +96,7 @@ def decode_index(data: bytes) -> dict[str, Entry]:
     if version != VERSION:
         raise Unsupported(
             f"the batch has version {version}, this release reads {VERSION}",
-            code="batch.unknown_version",
+            code="format.unknown_version",
             hint="read it with the release that wrote it, or a newer one",
         )
     if (
@@ -179,4 +181,4 @@ def decode(data: bytes) -> dict[str, bytes]:
 
 
 def _corrupt(what: str) -> Corrupt:
-    return Corrupt(f"the batch {what}", code="batch.corrupt", hint="slackwater verify URL --read-data")
+    return Corrupt(f"the batch {what}", code="object.damaged", hint="slackwater verify URL --read-data")

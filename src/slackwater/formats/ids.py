@@ -28,5 +28,5 @@ def parse_checkpoint_id(text: str) -> str:
     '0192d3f0-7b7c-7000-8000-0123456789ab'
     """
     if not re.match(_UUID7, text):
-        raise InvalidInput(f"{text[:60]!r} is not a checkpoint id (a lower-case UUIDv7)", code="id.malformed")
+        raise InvalidInput(f"{text[:60]!r} is not a checkpoint id (a lower-case UUIDv7)", code="ref.invalid")
     return text

@@ -63,19 +63,19 @@ def format_name(name: str) -> str:
     if not isinstance(name, str) or not name or name in (".", "..") or _CONTROL.search(name):
         raise InvalidInput(
             f"{name!r} cannot be a name: it is no text, empty, made of dots, or has control characters",
-            code="name.hostile",
+            code="name.invalid",
         )
     try:
         # "~" is safe to urllib, but not a character that every store keeps as it is.
         component = quote(name, safe="").replace("~", "%7E")
     except UnicodeEncodeError:
-        raise InvalidInput(f"{name!r} cannot be a name: it is not valid Unicode", code="name.hostile") from None
+        raise InvalidInput(f"{name!r} cannot be a name: it is not valid Unicode", code="name.invalid") from None
     if component.startswith("."):  # Hidden files are not listed.
         component = f"%2E{component[1:]}"
     if len(component) > _MAX_COMPONENT_BYTES:
         raise InvalidInput(
             f"the name {name[:40]!r}… takes {len(component)} bytes, the limit is {_MAX_COMPONENT_BYTES}",
-            code="name.too_long",
+            code="name.invalid",
         )
     return component
 
@@ -88,7 +88,7 @@ def parse_name(component: str) -> str:
             return name
     except (UnicodeDecodeError, InvalidInput):
         pass
-    raise Corrupt(f"{component[:80]!r} is not a name that Slackwater writes", code="layout.foreign_name")
+    raise Corrupt(f"{component[:80]!r} is not a name that Slackwater writes", code="manifest.invalid")
 
 
 def record_key(number: int) -> str:
@@ -140,7 +140,7 @@ def parse_key(key: str) -> Key:
                 return ArtifactKey(checkpoint_id, parse_name(match[1]), int(match[2]), kind)
     except InvalidInput:
         pass
-    raise Corrupt(f"{key[:120]!r} is not a key of a pipeline's folder", code="layout.foreign_key")
+    raise Corrupt(f"{key[:120]!r} is not a key of a pipeline's folder", code="manifest.invalid")
 
 
 def are_artifact_keys(keys: Sequence[str]) -> bool:
@@ -184,5 +184,5 @@ def check_path(path: str) -> str:
     parts = path.split("/")
     hostile = _NOT_IN_PATHS.search(path) or any(part in ("", ".", "..") for part in parts)
     if hostile or len(path.encode()) > MAX_PATH_BYTES:
-        raise Corrupt(f"the path {path[:80]!r} is not a plain relative path", code="layout.hostile_path")
+        raise Corrupt(f"the path {path[:80]!r} is not a plain relative path", code="manifest.invalid")
     return path

@@ -166,17 +166,17 @@ def encode(manifest: Manifest) -> bytes:
         data = msgspec.json.encode(manifest, order="deterministic")
         sinks = _decode(data).sinks
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"the manifest could not be read again: {error}", code="manifest.unwritable") from None
+        raise InvalidInput(f"the manifest could not be read again: {error}", code="checkpoint.unwritable") from None
     # The descriptors alone are whatever a sink has said; all else is typed.
     if changed := [name for name, output in manifest.sinks.items() if sinks[name] != output]:
         raise InvalidInput(
             f"the descriptors of the sink {changed[0]!r} would not be read as they were written",
-            code="manifest.unwritable",
+            code="checkpoint.unwritable",
             hint="let it describe what it has staged by text, finite numbers, lists and dictionaries by text",
         )
     if len(data) > MAX_MANIFEST_BYTES:
         raise InvalidInput(
-            f"the manifest takes {len(data)} bytes, the limit is {MAX_MANIFEST_BYTES}", code="manifest.unwritable"
+            f"the manifest takes {len(data)} bytes, the limit is {MAX_MANIFEST_BYTES}", code="checkpoint.unwritable"
         )
     return data
 
@@ -186,7 +186,7 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
     if len(data) > MAX_MANIFEST_BYTES or hashlib.sha256(data).hexdigest() != sha256:
         raise Corrupt(
             f"the manifest of checkpoint {checkpoint_id} is not the one that the log names",
-            code="manifest.digest_mismatch",
+            code="object.damaged",
             hint="slackwater verify URL",
             checkpoint_id=checkpoint_id,
         )
@@ -198,12 +198,12 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
             if version != VERSION:
                 raise Unsupported(
                     f"the manifest has version {version}, this release reads {VERSION}",
-                    code="manifest.unknown_version",
+                    code="format.unknown_version",
                     hint="use the release that wrote it, or a newer one",
                 ) from None
-        raise Corrupt(f"the manifest does not decode: {error}", code="manifest.malformed") from None
+        raise Corrupt(f"the manifest does not decode: {error}", code="manifest.invalid") from None
     if manifest.checkpoint_id != checkpoint_id:
-        raise Corrupt(f"the manifest of {checkpoint_id} names {manifest.checkpoint_id}", code="manifest.wrong_id")
+        raise Corrupt(f"the manifest of {checkpoint_id} names {manifest.checkpoint_id}", code="manifest.invalid")
     validate(manifest)
     return manifest
 
@@ -221,7 +221,7 @@ def validate(manifest: Manifest) -> None:
     """Check what the types cannot say: that every reference leads somewhere, and nothing is there twice."""
 
     def fail(what: str) -> NoReturn:
-        raise Corrupt(f"the manifest of {manifest.checkpoint_id} {what}", code="manifest.inconsistent")
+        raise Corrupt(f"the manifest of {manifest.checkpoint_id} {what}", code="manifest.invalid")
 
     def need(holds: bool, what: str) -> None:
         if not holds:
@@ -309,7 +309,7 @@ def decode_inline(file: File) -> bytes:
     except ValueError:
         data = b""
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
-        raise Corrupt(f"the inline file {file.path} is damaged", code="manifest.inline_damaged")
+        raise Corrupt(f"the inline file {file.path} is damaged", code="manifest.invalid")
     return data
 
 

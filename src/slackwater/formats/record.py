@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..errors import Corrupt, InvalidInput, Unsupported
+from ..errors import Code, Corrupt, InvalidInput, Unsupported
 from . import sealed
 from . import state as states
 from .change import Change
@@ -38,7 +38,9 @@ def encode(record: Record) -> bytes:
         body = msgspec.json.encode(record, order="sorted")
         _decoder.decode(body)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise InvalidInput(f"record {record.number} could not be read again: {error}", code="log.unwritable") from None
+        raise InvalidInput(
+            f"record {record.number} could not be read again: {error}", code="checkpoint.unwritable"
+        ) from None
     return sealed.seal(body)
 
 
@@ -56,7 +58,7 @@ def decode(data: bytes, *, number: int) -> Record:
     except sealed.OtherVersion as other:
         raise Unsupported(
             f"record {number} has version {other.version}, this release reads {VERSION}",
-            code="log.unknown_version",
+            code="format.unknown_version",
             hint="use the release that wrote it, or a newer one",
         ) from None
     except sealed.Broken as broken:
@@ -71,7 +73,7 @@ def decode(data: bytes, *, number: int) -> Record:
 def _corrupt(number: int, what: str) -> Corrupt:
     return Corrupt(
         f"the log record {number} {what}",
-        code="log.corrupt",
+        code=Code.LOG_CORRUPT,
         hint="keep the store as it is; restore log/ from a backup or a replica",
         number=number,
     )

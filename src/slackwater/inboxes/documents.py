@@ -120,7 +120,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     except sealed.OtherVersion as error:
         raise Unsupported(
             f"the inbox has version {error.version}, this release reads {VERSION}",
-            code="inbox.unknown_version",
+            code="inbox.unsupported",
             hint="use the release that wrote it, or a newer one"
             if error.version > VERSION
             else "let its pipeline read it to the end with the release that wrote it; then begin a new folder, and a "

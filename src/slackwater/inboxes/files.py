@@ -31,7 +31,7 @@ def read_file(path: Path) -> bytes:
         except FileNotFoundError:
             raise NotFound(
                 f"there is no {path}",
-                code="inbox.not_there",
+                code="inbox.not_found",
                 hint="name the folder that a receiver writes to"
                 if path.parent.is_dir() and any(path.parent.iterdir())
                 else f"start its receiver once: slackwater receive http {path.parent}",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from ..errors import Code, Conflict, Corrupt, SlackwaterError, Unavailable
 from ..rocks.database import Change, Rocks
 from ..settings import MIB
 from . import documents, layout
@@ -118,7 +118,7 @@ class GroupCommit:
         known = self.description
         if work.session is not None and work.session.broken:
             return Unavailable(
-                "a message before this one was not taken", code="inbox.overtaken", hint="send both again"
+                "a message before this one was not taken", code="inbox.unavailable", hint="send both again"
             )
         digest = _digest(work.messages) if work.key is not None else b""
         entry = self._keys.get(work.key) if work.key is not None else None
@@ -172,7 +172,7 @@ class GroupCommit:
         if block is None or block.first > position:
             raise Corrupt(
                 f"message {position} of the inbox in {self._rocks.folder} is missing",
-                code="inbox.incomplete",
+                code="inbox.damaged",
                 hint="restore the folder from a copy; what was received since then is lost",
             )
         self.dropped = (layout.messages_key(known.dropped + 1), layout.messages_key(position + 1))
@@ -250,10 +250,10 @@ def _digest(messages: Sequence[bytes]) -> bytes:
 def _reused() -> Conflict:
     return Conflict(
         "this idempotency key was given to other messages before",
-        code="inbox.key_reused",
+        code=Code.INBOX_KEY_REUSED,
         hint="give each request a key of its own, and a repeated one the same key and content",
     )
 
 
 def full(why: str, hint: str = "send it again later; see that the pipeline runs and makes checkpoints") -> Unavailable:
-    return Unavailable(f"the inbox takes no more at the moment: {why}", code="inbox.full", hint=hint)
+    return Unavailable(f"the inbox takes no more at the moment: {why}", code=Code.INBOX_FULL, hint=hint)

@@ -134,7 +134,9 @@ class Inbox:
             if self.failure is not None:
                 raise self.failure
             if self._closing:
-                raise Unavailable("the inbox is closed", code="inbox.closed", hint="send it again once a receiver runs")
+                raise Unavailable(
+                    "the inbox is closed", code="inbox.unavailable", hint="send it again once a receiver runs"
+                )
             size_bytes = self._waiting_bytes + work.size_bytes
             if isinstance(work, Append) and self._waiting_bytes and size_bytes > self._limits.max_waiting_bytes:
                 raise full("more is on its way to the disk than it can take at once")

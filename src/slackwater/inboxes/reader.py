@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from ..errors import Corrupt, NotFound, SlackwaterError
+from ..errors import Code, Corrupt, NotFound, SlackwaterError
 from ..rocks.database import Rocks
 from ..settings import MIB
 from . import documents, layout
@@ -43,7 +43,7 @@ def check_range(folder: Path, published: Published, inbox: str, begin: int, end:
     if published.inbox != inbox:
         raise Corrupt(
             f"the inbox in {folder} is {published.inbox}, and {inbox} was read from there before",
-            code="inbox.swapped",
+            code=Code.INBOX_SWAPPED,
             hint="put back the folder that was there, or begin the pipeline anew under another queryName",
         )
     if begin < published.dropped:
@@ -56,7 +56,7 @@ def check_range(folder: Path, published: Published, inbox: str, begin: int, end:
     if max(begin, end or 0) > published.position:
         raise Corrupt(
             f"the inbox in {folder} ends at {published.position}, and was read up to {max(begin, end or 0)} before",
-            code="inbox.went_back",
+            code="inbox.damaged",
             hint=f"{FIRST_ITS_RECEIVER}; else this is an older copy of the folder: put back the one that was there",
         )
 
@@ -73,7 +73,7 @@ def read_messages(
                     yield chunk
                     begin, deadline = chunk[-1].position, time.monotonic() + patience_s
         except SlackwaterError as error:
-            if isinstance(error, NotFound) or error.code == "inbox.swapped" or time.monotonic() > deadline:
+            if isinstance(error, NotFound) or error.code == Code.INBOX_SWAPPED or time.monotonic() > deadline:
                 raise
             time.sleep(0.02)
 
@@ -103,7 +103,7 @@ def chunks_of(rocks: Rocks, inbox: str, begin: int, end: int) -> Iterator[list[M
     if begin != end:
         raise Corrupt(
             f"the inbox in {rocks.folder.parent} has no message {begin + 1}, and should have all up to {end}",
-            code="inbox.incomplete",
+            code="inbox.damaged",
             hint="restart its receiver, which says what is damaged; restore the folder from a copy",
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ..clock import Clock
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..errors import Code, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..rocks.database import Rocks
 from . import documents, layout
@@ -168,7 +168,7 @@ class Writer:
             rocks.close()
             raise Corrupt(
                 f"the inbox in {self._folder} was exchanged while it was open",
-                code="inbox.swapped",
+                code=Code.INBOX_SWAPPED,
                 hint="put back the folder that was there; what was acknowledged is in that one",
             )
         self.description, self._hindrance = found, None
@@ -207,7 +207,7 @@ class Writer:
                 raise Corrupt(
                     f"{path} covers position {covered.position} of the inbox {covered.inbox}, and this is "
                     f"{known.uid}, at {known.last}",
-                    code="inbox.swapped",
+                    code=Code.INBOX_SWAPPED,
                     hint="put back the folder that was there; nothing was dropped",
                 )
         except SlackwaterError as error:
@@ -235,11 +235,11 @@ def _refuse_other_folder(folder: Path) -> None:
     if (folder / layout.DATABASE).exists() or not folder.exists():
         return
     if not folder.is_dir():
-        raise InvalidInput(f"{folder} is not a folder", code="inbox.not_empty", hint="name one, or a new name")
+        raise InvalidInput(f"{folder} is not a folder", code="inbox.invalid", hint="name one, or a new name")
     if any(path.name not in (PUBLISHED_FILE, COVERED_FILE) for path in folder.iterdir()):
         raise InvalidInput(
             f"{folder} is no inbox, and not empty",
-            code="inbox.not_empty",
+            code="inbox.invalid",
             hint="name a folder that does not exist yet, or that a receiver has written to before",
         )
 
@@ -265,7 +265,7 @@ def _refuse_other_database(folder: Path, found: Description) -> None:
         raise Corrupt(
             f"the inbox in {folder} has acknowledged all up to message {published.position}, and its database "
             f"{'ends at ' + str(found.last) if published.inbox == found.uid else 'is another one'}",
-            code="inbox.went_back" if published.inbox == found.uid else "inbox.swapped",
+            code="inbox.damaged" if published.inbox == found.uid else Code.INBOX_SWAPPED,
             hint=f"put back {folder / layout.DATABASE} from a copy; or, to begin anew without what was received, name "
             "another folder",
         )

@@ -84,7 +84,7 @@ class CheckpointConfig(CheckpointOptions, frozen=True):
             expected, _, name = str(error).replace("`", "").removeprefix("Expected ").partition(" - at $.")
             raise InvalidInput(
                 f"{name} is {given[name]!r:.100}; expected {expected}",
-                code="option.out_of_bounds" if "<" in expected or ">" in expected else "option.bad_value",
+                code="option.invalid",
                 hint="change the value, or leave it out; docs/keyed.md has all options",
             ) from None
 
@@ -97,4 +97,4 @@ def _text(name: str, given: Any) -> str:
 
 
 def _bad(what: str, hint: str) -> InvalidInput:
-    return InvalidInput(what, code="option.bad_value", hint=hint)
+    return InvalidInput(what, code="option.invalid", hint=hint)

@@ -86,14 +86,14 @@ def encode(document: Document) -> bytes:
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"the offsets or the watermark could not be read again: {error}",
-            code="keyed.unwritable",
+            code="state.invalid",
             hint="offsets are texts by name, by source; a watermark is milliseconds since 1970",
         ) from None
     data = sealed.seal(body)
     if len(data) > MAX_DESCRIPTION_BYTES:
         raise InvalidInput(
             f"the offsets of a keyed state take {len(data)} bytes, the limit is {MAX_DESCRIPTION_BYTES}",
-            code="keyed.unwritable",
+            code="state.invalid",
         )
     return data
 
@@ -107,7 +107,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     except sealed.OtherVersion as error:
         raise Unsupported(
             f"the keyed state has version {error.version}, this release reads {VERSION}",
-            code="keyed.unknown_version",
+            code="format.unknown_version",
             hint="use the release that wrote it, or a newer one",
         ) from None
 

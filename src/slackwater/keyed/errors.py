@@ -14,12 +14,12 @@ OWNER = rocks.Owner(
     taken=partial(Conflict, code="keyed.taken", hint="stop the other one; two writers would spoil each other's work"),
     unavailable=partial(Unavailable, code="keyed.unavailable", hint=_OPEN_AGAIN),
     full=partial(Unavailable, code="keyed.full", hint=_OPEN_AGAIN),
-    removed=partial(Corrupt, code="keyed.removed", hint="stop what has it open, then put the folder back"),
+    removed=partial(Corrupt, code="keyed.damaged", hint="stop what has it open, then put the folder back"),
     damaged=partial(Corrupt, code="keyed.damaged", hint="restore a checkpoint of it, or the folder from a copy"),
-    log_damaged=partial(Corrupt, code="keyed.wal_damaged", hint=_NEWEST),
-    log_missing=partial(Corrupt, code="keyed.wal_missing", hint=_NEWEST),
+    log_damaged=partial(Corrupt, code="keyed.damaged", hint=_NEWEST),
+    log_missing=partial(Corrupt, code="keyed.damaged", hint=_NEWEST),
     unreadable=partial(
-        Unsupported, code="keyed.unreadable", hint="see that the folder is the one that a keyed state was in"
+        Unsupported, code="keyed.unsupported", hint="see that the folder is the one that a keyed state was in"
     ),
     closed=partial(InvalidInput, code="pipeline.ended", hint="open it again: it goes on with all that was written"),
 )

@@ -141,7 +141,7 @@ def _refuse_other(folder: Path) -> None:
     if not folder.is_dir() or {path.name for path in folder.iterdir()} - {LOCK, _UNNAMED}:
         raise InvalidInput(
             f"{folder} is not empty, and no keyed pipeline's",
-            code="keyed.not_empty",
+            code="folder.unusable",
             hint="let wal_path name a folder that does not exist yet, or that this pipeline has made",
         )
 

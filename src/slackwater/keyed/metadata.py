@@ -122,6 +122,6 @@ def _from_batch(store: Store, manifest: Manifest, file: File, number: int) -> by
 def _missing(manifest: Manifest, path: str) -> Corrupt:
     return Corrupt(
         f"checkpoint {manifest.checkpoint_id} does not hold {path}",
-        code="artifact.missing",
+        code="object.damaged",
         hint="slackwater verify URL --read-data",
     )

@@ -68,7 +68,7 @@ def open_keyed(
     if not isinstance(config, CheckpointConfig):
         raise InvalidInput(
             f"open_keyed takes a CheckpointConfig, not {config!r:.100}",
-            code="option.bad_value",
+            code="option.invalid",
             hint='write sw.open_keyed(sw.CheckpointConfig("store/counts"))',
         )
     config.validate()
@@ -114,7 +114,7 @@ def _look_at(pipeline: KeyedPipeline, *, take_over: bool) -> KeyedState | None:
         if database.key_count:
             raise Conflict(
                 f"{local.database} holds a keyed state that no pipeline has made",
-                code="keyed.other_pipeline",
+                code="keyed.wrong_folder",
                 hint="name another wal_path, or move the folder away",
             )
         local.give_way()  # it was begun, and nothing was acknowledged
@@ -122,7 +122,7 @@ def _look_at(pipeline: KeyedPipeline, *, take_over: bool) -> KeyedState | None:
     if known is None:
         raise Conflict(
             f"{local.folder} belongs to a pipeline, and there is none at {pipeline.store.url}",
-            code="keyed.other_pipeline",
+            code="keyed.wrong_folder",
             hint="see that checkpoint_dir is right; or move the folder away, and a new pipeline begins",
         )
     if plan_opening(lineage, known, local.folder) == "replace":
@@ -139,7 +139,7 @@ def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep"
     if lineage.uid != state.uid:
         raise Conflict(
             f"{folder} belongs to another pipeline, or to one whose store is lost",
-            code="keyed.other_pipeline",
+            code="keyed.wrong_folder",
             hint=hint,
         )
     noted = (lineage.attempt_id, lineage.base_id)
@@ -153,7 +153,7 @@ def plan_opening(lineage: Lineage, state: State, folder: Path) -> Literal["keep"
         what = f"the pipeline has come to {state.epoch} elsewhere"
     raise Conflict(
         f"{folder} was last checkpointed after epoch {lineage.base_epoch}, and {what}",
-        code="keyed.not_newest",
+        code="keyed.wrong_folder",
         hint=hint,
         epoch=state.epoch,
     )
@@ -182,7 +182,7 @@ def _refuse_opened_elsewhere(store: Store, state: State, local: LocalFolder) -> 
     if claimed is not None and claimed[1] != local.token:
         raise Conflict(
             f"the pipeline was opened with another folder than {local.folder} since, by {record.change.driver}",
-            code="keyed.opened_elsewhere",
+            code="keyed.wrong_folder",
             hint=f"open it there, and let it checkpoint; or move {local.folder} away, and the newest checkpoint is "
             "restored; or, if that other folder has nothing that counts, open_keyed(config, take_over=True) goes on "
             "with this one",

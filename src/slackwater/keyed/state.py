@@ -69,7 +69,7 @@ class KeyedState:
             if self._description.vnode_count != vnode_count:
                 raise Unsupported(
                     f"the keyed state in {folder} has {self._description.vnode_count} virtual nodes, not {vnode_count}",
-                    code="keyed.vnode_count",
+                    code="keyed.unsupported",
                     hint="open it with the number that it was made with; its keys are spread over so many",
                 )
             self._prefixes = [prefix(vnode) for vnode in range(vnode_count)]
@@ -154,7 +154,7 @@ class KeyedState:
         if watermark_ms is not None and (type(watermark_ms) is not int or watermark_ms < 0):
             raise InvalidInput(
                 f"the watermark is {watermark_ms!r:.100}",
-                code="keyed.bad_watermark",
+                code="state.invalid",
                 hint="give milliseconds since 1970, as a whole number",
             )
         # For each of thousands: what nearly always holds is looked at here, and said there.
@@ -195,7 +195,7 @@ class KeyedState:
         count, expected = self._description.vnode_count, self.key_count
         if vnode is not None and not 0 <= vnode < count:
             raise InvalidInput(
-                f"there is no virtual node {vnode}", code="keyed.no_vnode", hint=f"they are 0 to {count - 1}"
+                f"there is no virtual node {vnode}", code="state.invalid", hint=f"they are 0 to {count - 1}"
             )
         first, end = (0, count) if vnode is None else (vnode, vnode + 1)
         return self._counted(self._rocks.scan(prefix(first), prefix(end)), None if vnode is not None else expected)
@@ -244,11 +244,11 @@ class KeyedState:
 def check_size(what: str, data: Any, limit: int) -> None:
     """Refuse what is not bytes, or more of them than there may be."""
     if not isinstance(data, bytes):
-        raise InvalidInput(f"a {what} must be bytes, not {type(data).__name__}", code="keyed.not_bytes")
+        raise InvalidInput(f"a {what} must be bytes, not {type(data).__name__}", code="state.invalid")
     if len(data) > limit:
         raise InvalidInput(
             f"a {what} has {len(data)} bytes, and may have {limit}",
-            code="keyed.too_large",
+            code="state.invalid",
             hint="keep large values in objects of their own, and their addresses here",
         )
 
@@ -260,7 +260,7 @@ def _last_of(changes: Iterable[Change]) -> dict[bytes, bytes | None]:
     except (TypeError, ValueError):
         raise InvalidInput(
             "changes must be pairs of bytes: a key, and a value or None",
-            code="keyed.not_pairs",
+            code="state.invalid",
             hint='write([(b"a", b"1"), (b"b", None)]); of a dictionary, its items()',
         ) from None
 
@@ -273,7 +273,7 @@ def _check_offsets(offsets: Mapping[str, Mapping[str, str]]) -> dict[str, dict[s
             return taken
     raise InvalidInput(
         f"the offsets are {offsets!r:.100}",
-        code="keyed.bad_offsets",
+        code="state.invalid",
         hint='give text by source: offsets={"orders": {"row": "3"}}',
     )
 
@@ -282,7 +282,7 @@ def _described(rocks: Rocks, vnode_count: int) -> Description:
     if any(rocks.scan(b"", b"\xff\xff\xff")):
         raise Unsupported(
             f"{rocks.folder} is a database of something else",
-            code="keyed.unreadable",
+            code="keyed.unsupported",
             hint="see that the folder is the one that a keyed state was in",
         )
     return msgspec.structs.replace(_NEW, vnode_count=vnode_count)

@@ -104,7 +104,7 @@ def resolve(folder: Folder, ref: str) -> LaminarCheckpoint:
     if len(found) > 1:
         raise InvalidInput(
             f"{ref!r} names {len(found)} checkpoints: {', '.join(c.checkpoint_id for c in found[:5])}",
-            code="ref.ambiguous",
+            code="ref.invalid",
             hint="give the whole id",
         )
     if not found:

@@ -36,25 +36,25 @@ def adopt(
     What the query wrote for micro-batches that it did not commit stays where it is, and is written again.
     """
     settings = Settings()
-    url = join_url(_as_text(store, "store.bad_url"), format_name(pipeline))
-    root = _local(_as_text(directory, "adopt.not_local"))
+    url = join_url(_as_text(store, "store.invalid"), format_name(pipeline))
+    root = _local(_as_text(directory, "folder.unusable"))
     newest = _newest_commit(root)
     # Read before anything is claimed: a directory that cannot be adopted changes nothing.
     cut = capture(root, newest)
     if _newest_commit(root) != newest:
         raise Conflict(
             f"the query that uses {root} has committed another micro-batch meanwhile",
-            code="adopt.running",
+            code="pipeline.running",
             hint="stop it first, then adopt its directory",
         )
-    refuse_pipeline(_as_text(store, "store.bad_url"), settings, storage_options)
+    refuse_pipeline(_as_text(store, "store.invalid"), settings, storage_options)
     place = locate(url, settings, storage_options)
 
     def refuse_old(state: State | None) -> None:
         if state is not None and state.head is not None:
             raise Conflict(
                 f"the pipeline {pipeline!r} has checkpoints of its own already, up to epoch {state.epoch}",
-                code="adopt.not_new",
+                code="pipeline.not_new",
                 hint="start it: it goes on from there; or adopt under another pipeline's name",
             )
 
@@ -74,13 +74,13 @@ def _local(text: str) -> Path:
     if root is None:
         raise InvalidInput(
             f"{text} is not a local directory",
-            code="adopt.not_local",
+            code="folder.unusable",
             hint="copy the checkpoint to a local disk, and adopt the copy",
         )
     if not (root / "offsets").is_dir() or not (root / "commits").is_dir():
         raise NotFound(
             f"{root} is not the checkpointLocation of a Spark query: it has no offsets and commits",
-            code="adopt.no_checkpoint",
+            code="checkpoint.none",
             hint="name the directory that the query's option checkpointLocation names",
         )
     return root
@@ -91,7 +91,7 @@ def _newest_commit(root: Path) -> int:
     if not numbers:
         raise NotFound(
             f"the query of {root} has not committed a micro-batch yet",
-            code="adopt.no_checkpoint",
+            code="checkpoint.none",
             hint="start the pipeline without adopting: there is nothing to go on from",
         )
     return max(numbers)

@@ -139,7 +139,7 @@ def _refuse_taken(target: Store, pipeline: Pipeline, manifest: Manifest) -> None
     if f"{target.url}/".startswith(f"{pipeline.store.url}/"):
         raise InvalidInput(
             f"{target.url} is inside the pipeline's own folder",
-            code="export.not_empty",
+            code="folder.unusable",
             hint="name a folder elsewhere",
         )
     document = _PATHS.manifest(manifest.checkpoint_id)
@@ -148,7 +148,7 @@ def _refuse_taken(target: Store, pipeline: Pipeline, manifest: Manifest) -> None
         if key not in (_PATHS.latest_pointer, document) and not key.startswith(below):
             raise InvalidInput(
                 f"{target.url} is not empty: it has {key}",
-                code="export.not_empty",
+                code="folder.unusable",
                 hint="name a folder that does not exist yet: a folder takes one checkpoint",
             )
 

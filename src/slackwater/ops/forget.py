@@ -84,7 +84,7 @@ def forget(
     if ref is not None and rules != KeepRules():
         raise InvalidInput(
             "a checkpoint to forget is named, and rules say what to keep",
-            code="option.bad_value",
+            code="option.invalid",
             hint="give the one or the other",
         )
     choose = by_rules(rules) if ref is None else by_ref(str(ref))
@@ -103,7 +103,7 @@ def _rules(**given: object) -> KeepRules:
     except msgspec.ValidationError as error:
         raise InvalidInput(
             f"the rules cannot be so: {error}",
-            code="option.out_of_bounds",
+            code="option.invalid",
             hint="every rule is at least 1, or left out; slackwater forget --help",
         ) from None
 
@@ -113,7 +113,7 @@ def by_rules(rules: KeepRules) -> Choose:
     if rules == KeepRules():
         raise InvalidInput(
             "no rule says what to keep, and no checkpoint to forget is named",
-            code="forget.no_rule",
+            code="usage.wrong",
             hint="slackwater forget URL --keep-last 10 --dry-run, or slackwater forget URL REF",
         )
 

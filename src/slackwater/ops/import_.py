@@ -88,7 +88,7 @@ def _recognise(store: Store) -> Folder:
     if folder is None:
         raise NotFound(
             f"{store.url} is not a folder of LaminarDB's checkpoints",
-            code="import.no_folder",
+            code="folder.not_found",
             hint="name the folder that holds checkpoints/, manifests/, or the checkpoints themselves",
         )
     return folder
@@ -153,7 +153,7 @@ def _make_first(pipeline: Pipeline, cut: Cut) -> Imported:
         if state is not None and head is not None and load_manifest(pipeline.store, head).origin != cut.origin:
             raise Conflict(
                 f"the pipeline {pipeline.name!r} has checkpoints already, up to epoch {state.epoch}",
-                code="import.not_new",
+                code="pipeline.not_new",
                 hint="import into a pipeline of another name",
             )
 

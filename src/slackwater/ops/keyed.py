@@ -76,7 +76,7 @@ def outside_state(
         if all(file.path != OUTSIDE_FILE for file in manifest.files):
             raise NotFound(
                 f"epoch {entry.epoch} has no state from outside",
-                code="keyed.no_outside_state",
+                code="checkpoint.none",
                 hint="it was made by create_checkpoint() without state; "
                 f"slackwater restore {pipeline.url} --at {entry.epoch} --to DIR has its keys",
             )

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from ..errors import InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..errors import Code, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..formats.keys import CHECKPOINTS
 from ..formats.state import State
 from ..parallel import in_parallel
@@ -52,7 +52,7 @@ def read_pipeline(
         inside, near = _near(url, pipeline.settings, storage_options)
         raise NotFound(
             f"there is no pipeline at {url}" + (", but there are pipelines below it" if inside else ""),
-            code="pipeline.not_found",
+            code=Code.PIPELINE_NOT_FOUND,
             hint=(f"did you mean {' or '.join(near)}? " if near else "")
             + f"slackwater pipelines {url if inside else split_url(url)[0] or 'STORE'}",
             near=near,
@@ -109,7 +109,7 @@ def _refuse_other(store: Store, url: str) -> None:
     if folder is not None and not os.path.isdir(folder):
         raise NotFound(
             f"there is no folder {url}",
-            code="store.no_folder",
+            code="folder.not_found",
             hint="see how it is spelled; a pipeline's first start makes it",
         )
 

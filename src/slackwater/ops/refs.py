@@ -54,7 +54,7 @@ def resolve(state: State, ref: str) -> LiveCheckpoint:
     savepoint = find_label(state, ref)
     number = savepoint.epoch if savepoint else int(ref) if _EPOCH.fullmatch(ref) else None
     if number == 0:
-        raise InvalidInput("there is no epoch 0: they begin at 1", code="ref.malformed", hint="slackwater list URL")
+        raise InvalidInput("there is no epoch 0: they begin at 1", code="ref.invalid", hint="slackwater list URL")
     entry = state.find(number) if number is not None else None
     retired = entry is None and number is not None and 0 < number <= state.epoch
     # Too few digits for an id, and an epoch that there was: that is what was meant.
@@ -75,7 +75,7 @@ def parse_time(ref: str) -> datetime:
         return datetime.fromisoformat(ref.removeprefix("@"))
     except ValueError:
         raise InvalidInput(
-            f"{ref[:60]!r} is not a time", code="ref.malformed", hint="write ISO 8601, like @2026-11-15T10:00Z"
+            f"{ref[:60]!r} is not a time", code="ref.invalid", hint="write ISO 8601, like @2026-11-15T10:00Z"
         ) from None
 
 
@@ -120,14 +120,14 @@ def _resolve_id(state: State, prefix: str) -> LiveCheckpoint | None:
     if found and len(prefix) < _MIN_PREFIX:
         raise InvalidInput(
             f"{prefix!r} is too short for the beginning of an id",
-            code="ref.malformed",
+            code="ref.invalid",
             hint=f"give at least {_MIN_PREFIX} characters",
         )
     if len(found) > 1:
         some = ", ".join(f"{entry.checkpoint_id} (epoch {entry.epoch})" for entry in found[-_MAX_CANDIDATES:])
         raise InvalidInput(
             f"{len(found)} checkpoints begin with {prefix!r}: {'… ' if len(found) > _MAX_CANDIDATES else ''}{some}",
-            code="ref.ambiguous",
+            code="ref.invalid",
             hint="give more characters of the id, or the epoch",
             candidates=[entry.checkpoint_id for entry in found],
         )

@@ -15,7 +15,7 @@ from functools import partial
 import msgspec
 
 from ..clock import this_process
-from ..errors import Corrupt
+from ..errors import Code, Corrupt
 from ..failpoints import reach
 from ..formats import manifest as manifests
 from ..formats.change import Repair
@@ -112,7 +112,7 @@ def repair(
     prepared = _prepare(pipeline, keep, keep_older, sinks or {}, storage_options)
     if prepared is None:
         return None
-    check_refused(prepared.plan, code="repair.refused")
+    check_refused(prepared.plan)
     return prepared.plan if carry_out(pipeline, prepared, driver=this_process("repair")) else None
 
 
@@ -127,7 +127,7 @@ def _prepare(
         read_pipeline(pipeline.url, pipeline.settings, storage_options)
         return None
     except Corrupt as damage:
-        if damage.code != "log.corrupt":
+        if damage.code != Code.LOG_CORRUPT:
             raise
 
     def open_one(name: str, output: SinkOutput) -> Sink | None:
@@ -238,7 +238,7 @@ def _find_lost(log: Log) -> Lost | None:
     try:
         log.read()
     except Corrupt as damage:
-        if damage.code != "log.corrupt":
+        if damage.code != Code.LOG_CORRUPT:
             raise
         lost = log.look_back(int(damage.details["number"]))
         return lost if lost.seen else None

@@ -113,7 +113,7 @@ def impossible(why: str, lost: Lost, otherwise: str = "") -> Corrupt:
     otherwise = otherwise or "only a new pipeline under another name goes on, and reads its sources anew"
     return Corrupt(
         f"the log record {lost.number} is damaged, and cannot be passed by: {why}",
-        code="repair.impossible",
+        code="head.none_verifies",
         hint=f"restore {record_key(lost.number)}, or the objects that are missing, from a copy and run this again; "
         f"without one, {otherwise}",
         damaged=lost.numbers,

@@ -103,13 +103,13 @@ def _as_directory(to: str | os.PathLike[str]) -> Path:
     if not text.strip():
         raise InvalidInput(
             "the directory to restore into is empty text",
-            code="option.bad_value",
+            code="option.invalid",
             hint="for the folder of this process write --to .",
         )
     if "://" in text:  # as a path it would be ./s3:/…
         raise InvalidInput(
             f"{text} is a URL; a directory of this machine is needed",
-            code="option.bad_value",
+            code="option.invalid",
             hint="name a local one, --to DIR, and copy that",
         )
     return Path(text).absolute()

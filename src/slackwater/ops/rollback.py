@@ -12,7 +12,7 @@ from typing import Literal, cast
 import msgspec
 
 from ..clock import this_process
-from ..errors import Conflict, Corrupt, SlackwaterError
+from ..errors import Code, Conflict, Corrupt, SlackwaterError
 from ..formats.manifest import Manifest, SinkOutput, SourcePosition
 from ..formats.state import LiveCheckpoint, State
 from ..protocol.driver import claim_driver
@@ -112,7 +112,7 @@ def rollback(
     planned = _plan(pipeline, str(to), keep, sinks or {})
     if planned.done:
         return planned
-    check_refused(planned, code="rollback.refused")
+    check_refused(planned)
     # Whatever puts state into a pipeline is a driver: a running one is fenced here, and cannot add an epoch.
     with claim_driver(pipeline, this_process("rollback")) as driver:
         roll_back(pipeline, driver.permit, planned.to_epoch, keep=keep)
@@ -124,12 +124,12 @@ def listed(keep: Iterable[str]) -> list[str]:
     return [keep] if isinstance(keep, str) else list(keep)
 
 
-def check_refused(plan: Plan, *, code: str) -> None:
+def check_refused(plan: Plan) -> None:
     """Stop before anything is changed where a sink would refuse."""
     if refused := plan.refused:
         raise Conflict(
             "; ".join(f"the sink {sink.name!r} would refuse: {sink.detail}" for sink in refused),
-            code=code,
+            code=Code.SINK_UNDO_REFUSED,
             hint=f"keep={[sink.name for sink in refused]} (--keep NAME) leaves their rows as they are",
         )
 
@@ -232,7 +232,7 @@ def plan_sink(name: str, output: SinkOutput, open_sink: OpenSink, to_epoch: int,
             sink = open_sink(name, output)
             detail = sink.plan_undo(to_epoch) if sink else "was not looked at from here"
         except SlackwaterError as error:
-            action = "refuse" if error.code == "sink.undo_refused" else "undo"
+            action = "refuse" if error.code == Code.SINK_UNDO_REFUSED else "undo"
             detail = error.message if action == "refuse" else f"was not looked at: {error.message}"
     return SinkPlan(name=name, kind=output.kind, address=output.address, action=action, detail=detail)
 

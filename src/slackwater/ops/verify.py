@@ -133,10 +133,10 @@ def verify_checkpoints(
     for need in needs.values():
         size = sizes.get(need.stored.key)
         if size is None:
-            findings.append(need.fail(code="object.missing", message="the object is not there"))
+            findings.append(need.fail(code="object.damaged", message="the object is not there"))
         elif size != need.stored.size_bytes:
             findings.append(
-                need.fail(code="object.wrong_size", message=f"it has {size} bytes, not {need.stored.size_bytes}")
+                need.fail(code="object.damaged", message=f"it has {size} bytes, not {need.stored.size_bytes}")
             )
         else:
             sound.append(need)
@@ -175,7 +175,7 @@ def _verify_manifest(store: Store, entry: LiveCheckpoint, uid: str) -> tuple[Man
         manifest = load_manifest(store, entry)
         facts = (manifest.epoch, manifest.parent_id, manifest.uid)
         if facts != (entry.epoch, entry.parent_id, uid):
-            raise Corrupt("the manifest is of another epoch, parent or pipeline", code="manifest.wrong_place")
+            raise Corrupt("the manifest is of another epoch, parent or pipeline", code="manifest.invalid")
         for file in all_files(manifest):
             if file.inline is not None:
                 decode_inline(file)
@@ -204,7 +204,7 @@ def _verify_data(store: Store, need: _Need, counted: _Counted) -> list[Finding]:
         if need.stored.kind == "batch":
             inside = {(path, sha256) for path, _, sha256 in read_batch(store, need.stored)}
             findings += [
-                need.fail(code="artifact.missing", message=f"the batch does not hold {path} as the manifest names it")
+                need.fail(code="object.damaged", message=f"the batch does not hold {path} as the manifest names it")
                 for path, sha256 in need.files
                 if (path, sha256) not in inside
             ]
@@ -263,7 +263,7 @@ def _verify_history(store: Store, settings: Settings, kept_records: int) -> list
     findings: list[Finding] = []
     if numbers and numbers[0] > oldest:
         gone = f"records {oldest} to {numbers[0] - 1} are not there"
-        findings.append(_of_record(numbers[0], code="log.gap", message=gone))
+        findings.append(_of_record(numbers[0], code="log.inconsistent", message=gone))
     previous: tuple[int, str] | None = None
     for number, result in results[-len(numbers) :] if numbers else []:
         if isinstance(result, Finding):
@@ -278,11 +278,13 @@ def _verify_history(store: Store, settings: Settings, kept_records: int) -> list
             previous = number - 1, digests.get(change.from_number, record.previous_sha256 or "")
         if previous is not None and previous[0] != number - 1:
             findings.append(
-                _of_record(number, code="log.gap", message=f"records {previous[0] + 1} to {number - 1} are not there")
+                _of_record(
+                    number, code="log.inconsistent", message=f"records {previous[0] + 1} to {number - 1} are not there"
+                )
             )
         elif previous is not None and record.previous_sha256 != previous[1]:
             findings.append(
-                _of_record(number, code="log.broken_chain", message="it does not follow the record before it")
+                _of_record(number, code="log.inconsistent", message="it does not follow the record before it")
             )
         previous = number, digest
     return findings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
-from ..errors import Corrupt, InvalidInput, Unavailable
+from ..errors import Code, Corrupt, InvalidInput, Unavailable
 from ..formats.keys import parse_name
 from ..settings import Settings
 from ..store import Store, open_store
@@ -16,7 +16,7 @@ def join_url(store_url: str, component: str) -> str:
     """Join a store's URL and a folder's stored name, which a ``file:`` URL holds encoded once more."""
     if not store_url.strip():  # with a name behind it, it would be the root of the disk
         raise InvalidInput(
-            "the store is empty", code="store.bad_url", hint="write a path or a URL; the folder of this process is ."
+            "the store is empty", code="store.invalid", hint="write a path or a URL; the folder of this process is ."
         )
     return f"{store_url.rstrip('/')}/{quote(component, safe='') if store_url.startswith('file:') else component}"
 
@@ -39,7 +39,7 @@ def pipeline_name(url: str) -> str:
     except Corrupt:
         raise InvalidInput(
             f"the last component of {url} is not how Slackwater writes a pipeline's name",
-            code="name.not_encoded",
+            code="name.invalid",
             hint="percent-encode what is not a letter, digit, - . or _, as in s3://bucket/slackwater/my%20orders",
         ) from None
 
@@ -56,7 +56,7 @@ def refuse_pipeline(url: str, settings: Settings, options: Mapping[str, str] | N
     try:
         refuse_pipeline_at(open_store(url, settings, **(options or {})), url)
     except Unavailable as error:
-        if error.code != "store.denied":  # Whoever may look at this pipeline alone can still have it.
+        if error.code != Code.STORE_DENIED:  # Whoever may look at this pipeline alone can still have it.
             raise
 
 
@@ -70,6 +70,6 @@ def refuse_pipeline_at(store: Store, url: str) -> None:
     if list_records(store):
         raise InvalidInput(
             f"{url} is a pipeline, not a store of pipelines",
-            code="store.is_pipeline",
+            code="store.invalid",
             hint=f"slackwater list {url}; its store is {split_url(url)[0] or 'one level up'}",
         )

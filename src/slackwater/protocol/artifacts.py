@@ -112,7 +112,7 @@ def put_artifacts(store: Store, cut: Cut, checkpoint_id: str, parent: Holdings, 
     inline = {path: _read(sources[path]) for path in placement.inline}
     # A file that went in and is not in the manifest would restore as an empty partition: refuse to go on.
     if lost := sources.keys() - holdings.keys() - inline.keys():
-        raise Corrupt(f"{len(lost)} captured files were not stored, {min(lost)} among them", code="artifact.lost")
+        raise Corrupt(f"{len(lost)} captured files were not stored, {min(lost)} among them", code="capture.damaged")
     operators, files, objects = _describe(cut, holdings, inline)
     placed = [file.size_bytes for file in new if file.group is not None]
     return Stored(
@@ -208,7 +208,7 @@ def _parts(file: CutFile) -> Iterator[Buffer]:
             break
         yield part
     if left:
-        raise Corrupt(f"{file.path} has changed while it was captured", code="artifact.changed")
+        raise Corrupt(f"{file.path} has changed while it was captured", code="capture.damaged")
 
 
 def _slices(data: bytes) -> Iterator[memoryview]:
@@ -224,14 +224,14 @@ def _read_parts(file: CutFile, source: Path) -> Iterator[bytes]:
     except FileNotFoundError:
         raise Unavailable(
             f"{file.path} has gone from the working directory",
-            code="artifact.gone",
+            code="folder.unavailable",
             hint="Spark has cleaned it up before it was stored: start again, with a larger minBatchesToRetain",
         ) from None
     except OSError as error:
         # Translated here: where it comes out, it would be taken for the store's.
         raise Unavailable(
             f"{file.path} cannot be read: {error.strerror}",
-            code="artifact.unreadable",
+            code="folder.unavailable",
             hint="check the disk of the working directory, then start again",
         ) from error
 
@@ -275,7 +275,7 @@ def get_artifacts(store: Store, manifest: Manifest, settings: Settings, write: W
     in_parallel(jobs, settings.concurrency)
     missing = [f.path for f in named.values() if f.object is not None and f.path not in holdings]
     if missing:
-        raise Corrupt(f"{missing[0]} is not in the batch that the manifest names", code="artifact.missing")
+        raise Corrupt(f"{missing[0]} is not in the batch that the manifest names", code="object.damaged")
     return holdings
 
 
@@ -349,7 +349,7 @@ def _damage_named(key: str) -> Iterator[None]:
 def damaged(key: str) -> Corrupt:
     return Corrupt(
         f"the object {key} is missing or damaged: it is not what the manifest describes",
-        code="artifact.damaged",
+        code="object.damaged",
         hint="slackwater verify URL --read-data names every damaged object and each checkpoint that needs it",
         key=key,
     )

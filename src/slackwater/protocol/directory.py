@@ -118,7 +118,7 @@ def refuse_inside(directory: Path, *folders: Path) -> None:
     if any(directory.resolve().is_relative_to(folder.resolve()) for folder in folders):
         raise InvalidInput(
             f"{directory} is inside the pipeline's own folder",
-            code="option.bad_value",
+            code="option.invalid",
             hint="name a directory elsewhere: --to DIR",
         )
 
@@ -129,7 +129,7 @@ def _refuse_full(directory: Path) -> None:
             f"{directory} is not empty, and what is there would mix with the checkpoint"
             if directory.is_dir()
             else f"{directory} is a file, and a directory is needed",
-            code="hydrate.not_empty",
+            code="folder.unusable",
             hint="name a directory that does not exist yet",
         )
 
@@ -137,6 +137,6 @@ def _refuse_full(directory: Path) -> None:
 def _unwritable(directory: Path, error: OSError) -> Unavailable:
     return Unavailable(
         f"{directory} cannot be written: {error.strerror}",
-        code="hydrate.unwritable",
+        code="folder.unavailable",
         hint="see that this user may write there, and that the disk has room",
     )

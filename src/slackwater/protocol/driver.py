@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from ..errors import Code, Conflict, Corrupt, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.change import Release
 from ..formats.keys import CHECKPOINTS, LATEST
@@ -133,7 +133,7 @@ def _bind(pipeline: Pipeline, sinks: Mapping[str, CommittingSink], uid: str) -> 
 
 def was_fenced(failure: BaseException | None) -> bool:
     """Tell whether a run has ended because another driver has taken over."""
-    return isinstance(failure, Conflict) and failure.code == "driver.fenced"
+    return isinstance(failure, Conflict) and failure.code == Code.DRIVER_FENCED
 
 
 def may_release(failure: BaseException | None) -> bool:
@@ -142,7 +142,12 @@ def may_release(failure: BaseException | None) -> bool:
     One that was fenced has nothing to end. One whose store does not answer would only wait for it once more, and the
     next start says how its last epoch was settled.
     """
-    is_away = isinstance(failure, Unavailable) and failure.code.startswith(("store.", "log."))
+    is_away = isinstance(failure, Unavailable) and failure.code in (
+        Code.STORE_UNAVAILABLE,
+        Code.STORE_DENIED,
+        Code.STORE_FULL,
+        Code.LOG_BUSY,
+    )
     return not was_fenced(failure) and not is_away
 
 

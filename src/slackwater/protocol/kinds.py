@@ -22,18 +22,17 @@ _KINDS: Final[dict[str, Kind]] = {PROGRAM: "program", KEYED: "keyed"}
 
 
 class _Words(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a kind: whose it is, how to go on with it, and the code by which it refuses the others."""
+    """What is said of a kind: whose it is, and how to go on with it."""
 
     whose: str
     way: str
-    code: str
 
 
 _WORDS: Final[dict[Kind, _Words]] = {
-    "spark": _Words(whose="Spark's", way="start it with sw.writeStream", code="hydrate.foreign"),
-    "program": _Words(whose="a program's", way="open it with sw.open_pipeline", code="library.foreign"),
-    "keyed": _Words(whose="a keyed state's", way="open it with sw.open_keyed", code="keyed.foreign"),
-    "imported": _Words(whose="imported", way="write its files with slackwater restore URL --to DIR", code=""),
+    "spark": _Words(whose="Spark's", way="start it with sw.writeStream"),
+    "program": _Words(whose="a program's", way="open it with sw.open_pipeline"),
+    "keyed": _Words(whose="a keyed state's", way="open it with sw.open_keyed"),
+    "imported": _Words(whose="imported", way="write its files with slackwater restore URL --to DIR"),
 }
 
 
@@ -63,8 +62,10 @@ def refuse_foreign(store: Store, log: Log, name: str, kind: Kind) -> Manifest | 
         raise Unsupported(
             f"the pipeline {name!r} has no checkpoint yet, and is not {_WORDS[kind].whose}: {change.driver} has "
             "claimed it",
-            code=_WORDS[kind].code,
+            code="pipeline.foreign",
             hint="choose another name; or let that driver end first: whoever comes after it may have the pipeline",
+            kind=kind,
+            found=_claimed_as(change),
         )
     return None
 
@@ -86,8 +87,10 @@ def check_kind(manifest: Manifest, kind: Kind) -> None:
         raise Unsupported(
             f"the checkpoints of {manifest.pipeline!r} are not {_WORDS[kind].whose}: they are {_WORDS[found].whose}"
             f"{source}",
-            code=_WORDS[kind].code,
+            code="pipeline.foreign",
             hint=f"{_WORDS[found].way}, or choose another name; slackwater show URL says what it holds",
+            kind=kind,
+            found=found,
         )
 
 

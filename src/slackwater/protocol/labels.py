@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from ..errors import InvalidInput, NotFound
+from ..errors import Code, InvalidInput, NotFound
 from ..formats.change import Label
 from ..formats.state import LiveCheckpoint, Savepoint, State
 from .log import Log
@@ -31,7 +31,7 @@ def check_label(label: str) -> str:
     if wrong:
         raise InvalidInput(
             f"{label!r:.{MAX_LABEL}} cannot be a label: {wrong}",
-            code="label.malformed",
+            code="name.invalid",
             hint="choose a word, like before-upgrade",
         )
     return label
@@ -57,7 +57,7 @@ def label_checkpoint(log: Log, label: str, choose: Callable[[State], LiveCheckpo
     def decide(state: State | None) -> Label:
         if state is None:
             raise NotFound(
-                "the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE"
+                "the pipeline has no records yet", code=Code.PIPELINE_NOT_FOUND, hint="slackwater pipelines STORE"
             )
         return Label(label=label, epoch=choose(state).epoch)
 

@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 
 from ..clock import Clock
-from ..errors import Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
+from ..errors import Code, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats import record as records
 from ..formats.change import Change, Claim, Repair
@@ -29,7 +29,7 @@ Decide = Callable[[State | None], Change | None]
 
 _MAX_READS = 100
 # Answers: nothing was written. After any other Unavailable a create may have landed, or may still land.
-_REFUSALS = ("store.denied", "store.full")
+_REFUSALS = (Code.STORE_DENIED, Code.STORE_FULL)
 # So many of the newest records are never deleted. Rules 1 to 3 hold with one; the rest is for audits, and for listings
 # that take so long that records come and go meanwhile.
 KEPT_RECORDS = 1_000
@@ -92,7 +92,7 @@ class Log:
                 if (lost := self.look_back(number)).seen:
                     raise explain(lost, damage) from None
                 # It was read wrong, and is sound.
-        raise Unavailable("the log grows faster than it can be read", code="log.busy", hint="try again")
+        raise Unavailable("the log grows faster than it can be read", code=Code.LOG_BUSY, hint="try again")
 
     def claim(self, uid: str, driver: str, *, admit: Admit | None = None) -> Permit:
         """Append a claim, which fences every older driver, unless ``admit`` refuses the state that it would follow on.
@@ -137,7 +137,7 @@ class Log:
                 if stale:
                     raise
             if self._clock.monotonic() >= deadline:
-                raise Unavailable("the log is too busy to append to", code="log.busy", hint="try again")
+                raise Unavailable("the log is too busy to append to", code=Code.LOG_BUSY, hint="try again")
             self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s + 0.02, 2.0)
             stale = True
@@ -174,7 +174,7 @@ class Log:
             if read_record(self._store, damaged)[0] != fingerprint:
                 raise Unavailable(
                     f"record {damaged} is not read as it was before",
-                    code="repair.unsteady",
+                    code=Code.STORE_UNAVAILABLE,
                     hint="the store, or the way to it, damages what is read: mend that first. Nothing was repaired",
                 )
         number, append_id = lost.number + 1, self._clock.random_id()

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import msgspec
 
-from ..errors import Corrupt, NotFound, Unsupported
+from ..errors import Code, Corrupt, NotFound, Unsupported
 from ..formats import manifest as manifests
 from ..formats import record as records
 from ..formats.keys import CHECKPOINTS, ManifestKey, manifest_key, parse_key, record_key
@@ -101,7 +101,7 @@ def read_record(store: Store, number: int) -> tuple[str | None, Record | None]:
     except NotFound:
         return None, None
     except Corrupt as damage:
-        if damage.code != "store.too_large":
+        if damage.code != Code.STORE_TOO_LARGE:
             raise  # It was not read, and may be sound.
         return hashlib.sha256(damage.code.encode()).hexdigest(), None
     try:
@@ -116,7 +116,7 @@ def refuse_missing_log(state: State | None, keys: Collection[str]) -> None:
     if state is None and keys:
         raise Corrupt(
             f"the store holds {len(keys)} objects of checkpoints, and no log that says which of them count",
-            code="log.missing",
+            code=Code.LOG_MISSING,
             hint="restore the folder log/ from a backup or a replica; nothing was changed",
         )
 
@@ -134,7 +134,7 @@ def explain(lost: Lost, damage: Corrupt) -> Corrupt:
         hint = f"slackwater repair URL shows how to go on from record {before.number}; or restore log/ from a copy"
     return Corrupt(
         f"{damage.message}; {what}",
-        code="log.corrupt",
+        code=Code.LOG_CORRUPT,
         hint=hint,
         number=lost.number,
         damaged=lost.numbers,

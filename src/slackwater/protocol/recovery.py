@@ -15,7 +15,7 @@ from typing import Generic, TypeVar, cast
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, NotFound
+from ..errors import Code, Conflict, Corrupt, NotFound
 from ..formats.change import Settlement
 from ..formats.manifest import Manifest
 from ..formats.state import LiveCheckpoint
@@ -106,7 +106,7 @@ class _Recovery(Generic[T]):
             return twice(self._go_on)
         except Corrupt as damage:
             # Of a damaged log nobody can tell whether a newer driver has retired the head.
-            if damage.code == "log.corrupt" or self._pipeline.state.head is None:
+            if damage.code == Code.LOG_CORRUPT or self._pipeline.state.head is None:
                 raise
             while True:
                 outcome = self._consider(damage)
@@ -209,7 +209,7 @@ class _Recovery(Generic[T]):
                 try:
                     sink.plan_undo(to_epoch)
                 except Conflict as error:
-                    if error.code != "sink.undo_refused":
+                    if error.code != Code.SINK_UNDO_REFUSED:
                         raise
                     refused[name] = error.message
         return refused

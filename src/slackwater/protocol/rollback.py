@@ -112,7 +112,7 @@ def keep_acknowledged(target: Manifest, later: Sequence[Manifest | None]) -> dic
             raise Conflict(
                 f"epoch {target.epoch} stands at message {position} of the inbox {inbox}, and the pipeline has let it "
                 f"drop {dropped}: it acknowledges up to its newest checkpoint",
-                code="rollback.acknowledged",
+                code="rollback.impossible",
                 hint="restore what is damaged from a copy; the option acknowledge (oldest) lets an inbox keep what "
                 "checkpoints from then on need",
             )
@@ -123,6 +123,6 @@ def check_keep(keep: Collection[str], outputs: Mapping[str, SinkOutput]) -> None
     if unknown := set(keep) - outputs.keys():
         raise InvalidInput(
             f"the pipeline has no sink named {min(unknown)!r}",
-            code="sink.unknown",
+            code="sink.invalid",
             hint=f"its sinks are {', '.join(outputs) or 'none'}",
         )

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from ..errors import Conflict, InvalidInput, NotFound
+from ..errors import Code, Conflict, InvalidInput, NotFound
 from ..formats.change import (
     Change,
     Checkpoint,
@@ -40,7 +40,9 @@ def apply(state: State | None, change: Change, *, number: int, append_id: str, a
     if isinstance(change, Claim):
         return _apply_claim(state, change, number=number, append_id=append_id, at_ms=at_ms)
     if state is None:
-        raise NotFound("the pipeline has no records yet", code="pipeline.not_found", hint="slackwater pipelines STORE")
+        raise NotFound(
+            "the pipeline has no records yet", code=Code.PIPELINE_NOT_FOUND, hint="slackwater pipelines STORE"
+        )
     state = msgspec.structs.replace(state, at_ms=at_ms)
     match change:
         case Checkpoint():
@@ -88,7 +90,7 @@ def require_current(state: State, generation: int) -> None:
     if state.generation != generation:
         raise Conflict(
             f"another driver has taken over: generation {state.generation}, this one is {generation}",
-            code="driver.fenced",
+            code=Code.DRIVER_FENCED,
             hint="run one driver a pipeline; this one has stopped and left everything to the other",
             generation=generation,
             current=state.generation,
@@ -144,7 +146,7 @@ def find_target(state: State, epoch: int) -> LiveCheckpoint:
     if target.undone:
         raise Conflict(
             f"epoch {epoch} was undone by a rollback, and sinks cannot go back to what they have taken back",
-            code="rollback.undone",
+            code="rollback.impossible",
             hint="slackwater list URL shows the epochs that are not undone; slackwater restore URL --at "
             f"{epoch} --to DIR gives this one's state as a directory",
         )
@@ -170,7 +172,7 @@ def _require_next(state: State, change: Checkpoint | Rollback) -> None:
 def _does_not_follow(state: State, change: Checkpoint | Rollback | Repair) -> Conflict:
     return Conflict(
         f"epoch {change.epoch} does not follow epoch {state.epoch}",
-        code="checkpoint.not_next",
+        code="checkpoint.out_of_order",
         epoch=change.epoch,
         newest=state.epoch,
     )
@@ -206,7 +208,7 @@ def _settle(state: State, settled: Settlement | None) -> State:
     if settled is None:
         return state
     if settled.epoch != state.epoch:
-        raise Conflict(f"epoch {settled.epoch} is not the newest, {state.epoch}", code="settlement.wrong_epoch")
+        raise Conflict(f"epoch {settled.epoch} is not the newest, {state.epoch}", code="checkpoint.out_of_order")
     done = all(sink.status in ("Committed", "Dropped") for sink in settled.sinks.values())
     return msgspec.structs.replace(state, settled_epoch=settled.epoch) if done else state
 
@@ -250,7 +252,7 @@ def _apply_label(state: State, change: Label, append_id: str) -> State:
             hint="choose another, or see slackwater savepoint list URL",
         )
     if len(state.labels) >= MAX_LABELS:
-        raise InvalidInput(f"a pipeline holds {MAX_LABELS} savepoints at the most", code="label.too_many")
+        raise InvalidInput(f"a pipeline holds {MAX_LABELS} savepoints at the most", code="log.state_too_large")
     savepoint = Savepoint(label=change.label, epoch=change.epoch, created_at_ms=state.at_ms, append_id=append_id)
     return msgspec.structs.replace(state, labels=[*state.labels, savepoint])
 

@@ -63,14 +63,14 @@ def decode(descriptors: list[dict[str, Any]]) -> list[Staged]:
         for staged in decoded:
             msgspec.convert(staged.schema, SparkSchema)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise Corrupt(f"the sink's descriptor does not decode: {error}", code="sink.descriptor_malformed") from None
+        raise Corrupt(f"the sink's descriptor does not decode: {error}", code="sink.damaged") from None
     for field in ("attempt", "mode", "key"):
         if any(getattr(staged, field) != getattr(decoded[0], field) for staged in decoded):
-            raise Corrupt(f"an epoch has output with more than one {field}", code="sink.descriptor_malformed")
+            raise Corrupt(f"an epoch has output with more than one {field}", code="sink.damaged")
     for staged in decoded:
         columns = {column["name"] for column in staged.schema["fields"]}
         if not columns.issuperset(staged.key) or (staged.mode == "upsert") != bool(staged.key):
-            raise Corrupt(f"the sink's descriptor has no such key: {staged.key}", code="sink.descriptor_malformed")
+            raise Corrupt(f"the sink's descriptor has no such key: {staged.key}", code="sink.damaged")
     return sorted(decoded, key=lambda staged: staged.micro_batch)
 
 

@@ -73,10 +73,10 @@ def check_distinct(rows: int, keys: Keys, columns: Sequence[str]) -> None:
     if keys.count < rows:
         raise InvalidInput(
             f"{rows} rows of one micro-batch have only {keys.count} different keys ({', '.join(columns)})",
-            code="sink.key_repeated",
+            code="sink.invalid",
             hint="let the sink's key be the columns that the query groups by, or deduplicate by it",
         )
 
 
 def _bad_key(message: str, hint: str) -> InvalidInput:
-    return InvalidInput(message, code="sink.bad_key", hint=hint)
+    return InvalidInput(message, code="sink.invalid", hint=hint)

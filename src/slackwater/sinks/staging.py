@@ -102,7 +102,7 @@ class Staging:
         try:
             return msgspec.json.decode(self._store.get(key, max_bytes=_MAX_NOTE_BYTES), type=list[CheckpointId])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
+            raise Corrupt(f"{key} does not decode: {error}", code="sink.damaged") from None
 
     def newest_note(self) -> int:
         """Tell the newest rollback's epoch that was noted, 0 for none."""
@@ -160,7 +160,7 @@ class Staging:
                 if not check_path(file.path).startswith(self.folder(staged.attempt)) or not _is_data(file.path):
                     raise Corrupt(
                         f"the sink's descriptor names {file.path!r}, which is not of attempt {staged.attempt}",
-                        code="sink.descriptor_malformed",
+                        code="sink.damaged",
                     )
         return parsed
 
@@ -186,7 +186,7 @@ def count_rows(store: Store, entry: Listed) -> int:
     try:
         return int(pq.read_metadata(pa.BufferReader(tail)).num_rows)
     except (pa.ArrowException, OSError) as error:
-        raise Corrupt(f"{entry.key} is not a Parquet file: {error}", code="sink.staged_malformed") from None
+        raise Corrupt(f"{entry.key} is not a Parquet file: {error}", code="sink.damaged") from None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from ..errors import Conflict, Corrupt, InvalidInput
+from ..errors import Code, Conflict, Corrupt, InvalidInput
 from .staging import Staging
 from .target import shared
 
@@ -57,7 +57,7 @@ class StagingSink(ABC):
     def _staging(self) -> Staging:
         if self._bound is None:
             raise InvalidInput(
-                "the sink was not bound to a pipeline yet", code="sink.unbound", hint="call bind() first"
+                "the sink was not bound to a pipeline yet", code="sink.invalid", hint="call bind() first"
             )
         return self._bound
 
@@ -89,7 +89,7 @@ class StagingSink(ABC):
 def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
     return Corrupt(
         f"{len(missing)} staged files of epoch {epoch} are gone from {url}, or cut; the first is {missing[0]}",
-        code="sink.staged_missing",
+        code="sink.damaged",
         hint="restore them from a copy; the epoch counts, so the pipeline cannot go on without them",
     )
 
@@ -97,7 +97,7 @@ def staged_missing(url: str, missing: list[str], epoch: int) -> Corrupt:
 def undo_refused(reason: str) -> Conflict:
     return Conflict(
         f"what was committed since cannot be taken back: {reason}",
-        code="sink.undo_refused",
+        code=Code.SINK_UNDO_REFUSED,
         hint="slackwater rollback URL --to REF --keep NAME leaves this sink's rows as they are; "
         "before or after it the target can be put right by hand",
     )

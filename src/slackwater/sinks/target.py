@@ -48,7 +48,7 @@ class Target:
         if scheme not in ("file", "s3", "gs"):
             raise InvalidInput(
                 f"a sink cannot write to {self.url}: Spark's executors do not reach it by this URL",
-                code="sink.bad_target",
+                code="sink.invalid",
                 hint="write a path, file:///path, s3://bucket/prefix or gs://bucket/prefix",
             )
         self.for_delta_rs = {} if scheme == "file" else _for_delta_rs(scheme, ours, settings) | lower
@@ -180,7 +180,7 @@ def check_path(path: object) -> str:
     if not isinstance(text, str):
         raise InvalidInput(
             f"a sink cannot write to {path!r:.100}, which is neither a path nor a URL",
-            code="sink.bad_target",
+            code="sink.invalid",
             hint='write it as text, like sw.DeltaSink("/lake/totals")',
         )
     return text
@@ -218,6 +218,6 @@ def other_pipeline(url: str, pipeline: str) -> Conflict:
 def shared(taken: str) -> InvalidInput:
     return InvalidInput(
         f"{taken} already, and can be no other",
-        code="sink.shared",
+        code="sink.invalid",
         hint="make a sink object of its own for each .to(…) of each pipeline; they may have one address",
     )

@@ -64,7 +64,7 @@ def _check(name: str, value: object, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise InvalidInput(
             f"{name} of an inbox cannot be {value!r:.60}",
-            code="inbox.bad_option",
+            code="inbox.invalid",
             hint=f"give a whole number from 1 to {most}",
         )
 
@@ -170,6 +170,6 @@ def _check_text(messages: list[Message]) -> None:
         except UnicodeDecodeError:
             raise Unsupported(
                 f"message {message.position} is not UTF-8",
-                code="inbox.not_text",
+                code="inbox.unsupported",
                 hint="read with sw.inbox(spark, DIR, binary=True)",
             ) from None

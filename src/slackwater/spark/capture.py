@@ -47,14 +47,14 @@ def _look(directory: Path, micro_batch: int, source_types: Sequence[str]) -> Cut
         path = os.path.relpath(error.filename, directory)
         raise Corrupt(
             f"the working directory lacks {path}, which Spark needs to go on after micro-batch {micro_batch}",
-            code="capture.file_missing",
+            code="capture.damaged",
             hint="start from the newest checkpoint",
             path=path,
         ) from None
     except OSError as error:
         raise Unavailable(
             f"the working directory cannot be read: {error.strerror}",
-            code="capture.unreadable",
+            code="folder.unavailable",
             hint=f"see that this user can read all of {directory}",
         ) from error
 
@@ -95,7 +95,7 @@ class _Look:
         later = [number for number in numbers if number > self._micro_batch]
         for expected, found in zip(count(self._micro_batch + 1), later, strict=False):
             if expected != found:
-                raise Corrupt(f"offsets/{found} is there, but not offsets/{expected}", code="spark.log_hole")
+                raise Corrupt(f"offsets/{found} is there, but not offsets/{expected}", code="capture.damaged")
 
     # --- operators
 
@@ -107,14 +107,14 @@ class _Look:
         if numbers and ids is None:
             raise Unsupported(
                 "Spark keeps this state under names that it writes again, so no checkpoint of it can be trusted",
-                code="state.format_unsupported",
+                code="spark.unsupported",
                 hint=_WANTED,
             )
         ids = ids or {}
         if missing := numbers - ids.keys():
-            raise Corrupt(f"commits/{self._micro_batch} has no ids for state/{min(missing)}", code="state.id_missing")
+            raise Corrupt(f"commits/{self._micro_batch} has no ids for state/{min(missing)}", code="capture.damaged")
         if missing := ids.keys() - numbers:
-            raise Corrupt(f"there is no folder state/{min(missing)}", code="state.folder_missing")
+            raise Corrupt(f"there is no folder state/{min(missing)}", code="capture.damaged")
         operators: list[CutOperator] = []
         described: list[str] = []
         for number, partitions in sorted(ids.items()):
@@ -148,7 +148,7 @@ class _Look:
         path = current[-1] if current else f"{folder}/_metadata/metadata"
         operator = files.decode_operator(self._read(path), path)
         if operator.operator_id != number:
-            raise Corrupt(f"{path} describes operator {operator.operator_id}", code="state.operator_mismatch")
+            raise Corrupt(f"{path} describes operator {operator.operator_id}", code="capture.damaged")
         first = [f"{folder}/_metadata/metadata"] if self._size(f"{folder}/_metadata/metadata") is not None else []
         schemas = [
             path
@@ -166,12 +166,12 @@ class _Look:
         where = f"operator {operator.operator_id} ({operator.name})"
         wanted = offsets.conf.get(_PARTITIONS, "")
         if any(str(store.partitions) != wanted for store in operator.stores):
-            raise Corrupt(f"{where} has not the {wanted} partitions that the offset log says", code="state.partitions")
+            raise Corrupt(f"{where} has not the {wanted} partitions that the offset log says", code="capture.damaged")
         single = len(ids) == 1 and self._size(f"state/{operator.operator_id}/1") is None
         if not single and str(len(ids)) != wanted:
-            raise Corrupt(f"{where} has ids for {len(ids)} partitions of {wanted}", code="state.partitions")
+            raise Corrupt(f"{where} has ids for {len(ids)} partitions of {wanted}", code="capture.damaged")
         if any(len(stores) != len(operator.stores) for stores in ids):
-            raise Corrupt(f"{where} has a partition without an id for each store", code="state.id_missing")
+            raise Corrupt(f"{where} has a partition without an id for each store", code="capture.damaged")
 
     # --- state
 
@@ -189,7 +189,7 @@ class _Look:
             if snapshot is None and chain[0].version != 1:
                 raise Corrupt(
                     f"{folder} has neither the state of version {chain[0].version} nor what it was built on",
-                    code="state.lineage_broken",
+                    code="capture.damaged",
                 )
         return CutPartition(
             partition=partition,
@@ -206,7 +206,7 @@ class _Look:
             lineage = files.decode_lineage(changelog, codec, path)
         versions = [ancestor.version for ancestor in lineage]
         if versions != list(range(newest.version - len(versions), newest.version)):
-            raise Corrupt(f"{path} skips a version that it is built on", code="state.lineage_broken")
+            raise Corrupt(f"{path} skips a version that it is built on", code="capture.damaged")
         return lineage
 
     def _snapshot(self, folder: str, ancestor: Ancestor) -> list[CutFile] | None:
@@ -221,9 +221,9 @@ class _Look:
             sst = f"{folder}/SSTs/{name}"
             actual = self._size(sst)
             if actual is None:
-                raise Corrupt(f"{path} needs {sst}, which is missing", code="state.sst_missing")
+                raise Corrupt(f"{path} needs {sst}, which is missing", code="capture.damaged")
             if actual != size:
-                raise Corrupt(f"{sst} has {actual} bytes, not the {size} that {path} says", code="state.sst_size")
+                raise Corrupt(f"{sst} has {actual} bytes, not the {size} that {path} says", code="capture.damaged")
             found.append(CutFile(sst, Path(self._root, sst), size))
         return found
 
@@ -303,7 +303,7 @@ def _cut_log(folder: str, paths: list[str], end: int) -> list[str]:
     start = max((number for number in compactions if number <= end), default=-1)
     kept = [entries[number] for number in sorted(entries) if start < number <= end]
     if len(kept) != end - start:
-        raise Corrupt(f"{folder} lacks an entry of the source's log up to {end}", code="source.log_incomplete")
+        raise Corrupt(f"{folder} lacks an entry of the source's log up to {end}", code="capture.damaged")
     return sorted([*other, *kept, *filter(None, [compactions.get(start)])])
 
 

@@ -179,7 +179,7 @@ def decode_lineage(changelog: BinaryIO, codec: str, path: str) -> list[Ancestor]
     if codec != "lz4":
         raise Unsupported(
             f"the state is compressed with {codec[:40]!r}, and only lz4 is read",
-            code="state.codec_unsupported",
+            code="spark.unsupported",
             hint='begin anew with .config("spark.sql.streaming.stateStore.compression.codec", "lz4")',
         )
     stream = _Blocks(changelog, path)
@@ -269,7 +269,7 @@ def decode_snapshot(file: BinaryIO, path: str) -> list[SstFile]:
     _, text = _split_version(data, path, newest=1)
     snapshot = _json(text.encode(), _Snapshot, path)
     if snapshot.logFiles:
-        raise Unsupported(f"{path} needs a write-ahead log, which Spark 4.3 does not keep", code="state.has_logs")
+        raise Unsupported(f"{path} needs a write-ahead log, which Spark 4.3 does not keep", code="spark.unsupported")
     return [SstFile(sst.dfsSstFileName, sst.sizeBytes) for sst in snapshot.sstFiles]
 
 
@@ -288,7 +288,7 @@ def _split_version(data: bytes, path: str, *, newest: int) -> tuple[int, str]:
         _malformed(path, "is not UTF-8")
     if first not in {f"v{version}" for version in range(1, newest + 1)}:
         if first[:1] == "v" and first[1:].isdecimal() and len(first) < 10:
-            raise Unsupported(f"{path} has version {first}, newer than v{newest}", code="spark.file_version")
+            raise Unsupported(f"{path} has version {first}, newer than v{newest}", code="spark.unsupported")
         _malformed(path, "does not begin with its version")
     return int(first[1:]), rest
 
@@ -303,6 +303,6 @@ def _json(data: bytes, kind: type[T], path: str) -> T:
 def _malformed(path: str, problem: str) -> NoReturn:
     raise Corrupt(
         f"Spark's file {path} {problem}",
-        code="spark.file_malformed",
+        code="capture.damaged",
         hint="the working directory is damaged; start from the newest checkpoint",
     )

@@ -56,7 +56,7 @@ def check_structure(directory: Path, manifest: Manifest) -> None:
     except Corrupt as error:
         raise Corrupt(
             f"checkpoint {manifest.checkpoint_id} was restored, but is not whole: {error.message}",
-            code="hydrate.not_whole",
+            code="restore.damaged",
             hint="restore another checkpoint; what this one was captured from must have been damaged",
         ) from error
     found = {
@@ -75,14 +75,14 @@ def check_structure(directory: Path, manifest: Manifest) -> None:
         wrong = min(name for name in found.keys() | named.keys() if found.get(name) != named.get(name))
         raise Corrupt(
             f"the state of {wrong} that was restored is not what checkpoint {manifest.checkpoint_id} names",
-            code="hydrate.state_differs",
+            code="restore.damaged",
             hint="slackwater verify URL --read-data",
         )
     # Reference tables lie beside; who opens them checks them.
     if {file.path for file in cut.files} != {file.path for file in manifest.files if not is_keyed(file.path)}:
         raise Corrupt(
             f"the files that were restored are not those that checkpoint {manifest.checkpoint_id} names",
-            code="hydrate.files_differ",
+            code="restore.damaged",
             hint="slackwater verify URL --read-data",
         )
 
@@ -97,11 +97,11 @@ def move_schema_paths(data: bytes, path: str, root: str) -> bytes:
         # The old root may hold such a folder too, so it ends before the last one.
         _, folder, rest = old.rpartition(f"/{path.partition('/_metadata/')[0]}/")
         if not folder:
-            raise Corrupt(f"{path} names a schema outside of its own folder: {old[:200]}", code="hydrate.schema_path")
+            raise Corrupt(f"{path} names a schema outside of its own folder: {old[:200]}", code="restore.damaged")
         moved.append(f"{root}{folder}{rest}")
         data = data.replace(msgspec.json.encode(old), msgspec.json.encode(moved[-1]))
     if _schema_paths(decode_operator(data, path)) != moved:
-        raise Corrupt(f"{path} writes the path of a schema in a way that cannot be moved", code="hydrate.schema_path")
+        raise Corrupt(f"{path} writes the path of a schema in a way that cannot be moved", code="restore.damaged")
     return data
 
 

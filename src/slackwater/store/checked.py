@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn, Protocol
 
-from ..errors import Corrupt, InvalidInput
+from ..errors import Code, Corrupt, InvalidInput
 from .disk import Disk
 from .objects import ONE_PUT_BYTES, PAGE, PART_BYTES
 from .translation import translated
@@ -53,7 +53,7 @@ class _Window:
         if self.max_bytes is not None and wanted > self.max_bytes:
             raise Corrupt(
                 f"{self.key} has {wanted} bytes to read, more than the {self.max_bytes} that can be right",
-                code="store.too_large",
+                code=Code.STORE_TOO_LARGE,
                 hint="the object is not what its name says; restore it from a copy",
             )
         self.admitted = wanted
@@ -63,7 +63,7 @@ class _Window:
         asked = f"{self.size} bytes" if self.size is not None else "all"
         raise Corrupt(
             f"{self.key} ends after {total} bytes, but {asked} from {self.offset} on were to be read",
-            code="store.short_read",
+            code="object.damaged",
             hint="the object was cut; restore it from a copy",
         )
 
@@ -81,7 +81,7 @@ class Checked:
 
     def get(self, key: str, *, offset: int = 0, size: int | None = None, max_bytes: int | None = None) -> bytes:
         if offset < 0 or (size is not None and size < 0):
-            raise InvalidInput(f"get {key}: a range cannot be negative", code="store.bad_range")
+            raise InvalidInput(f"get {key}: a range cannot be negative", code="store.invalid")
         window = _Window(check_key(key), offset, size, max_bytes)
         self.requests.add(gets=1)
         with translated("get", key, self.url):

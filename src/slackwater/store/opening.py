@@ -96,7 +96,7 @@ def _path_of(url: str) -> str:
 def _bad_url(reason: str) -> InvalidInput:
     return InvalidInput(
         f"the store cannot be opened: {reason}",
-        code="store.bad_url",
+        code="store.invalid",
         hint="write a path, file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix; "
         "credentials belong into the environment or the options",
     )

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..errors import Corrupt, NotFound, SlackwaterError, Unavailable, Unsupported
+from ..errors import Code, Corrupt, NotFound, SlackwaterError, Unavailable, Unsupported
 from .opening import local_folder
 from .verbs import Names, Store
 
@@ -82,18 +82,18 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
             if name in failed:
                 return Unsupported(
                     f"{name}: {failed[name].detail}",
-                    code="store.no_conditional_put",
+                    code="store.unsupported",
                     hint="use a server that honours If-None-Match on PUT, or a file system with hard links",
                 )
         if failed:
             return Unsupported(
                 "; ".join(f"{check.name}: {check.detail}" for check in failed.values()),
-                code="store.not_honoured",
+                code="store.unsupported",
                 hint="use another store, or report this to its maker",
             )
         if any(check.outcome == "denied" for check in self.checks):
             missing = ", ".join(self.permissions.missing) or "access"
-            return Unavailable(f"not allowed: {missing}", code="store.denied", hint="allow it, then probe again")
+            return Unavailable(f"not allowed: {missing}", code=Code.STORE_DENIED, hint="allow it, then probe again")
         return None
 
 
@@ -157,7 +157,7 @@ class _Trial:
             except _Broken as broken:
                 outcome, detail = "failed", str(broken)
             except SlackwaterError as error:
-                if error.code == "store.denied":
+                if error.code == Code.STORE_DENIED:
                     outcome = "denied"
                 elif isinstance(error, Corrupt | Unsupported) or _says_no(error):
                     outcome = "failed"
@@ -210,7 +210,7 @@ class _Trial:
         try:
             self.get(name)
         except NotFound as error:
-            if error.code == "store.not_found":
+            if error.code == Code.STORE_NOT_FOUND:
                 return True
             raise
         return False
@@ -223,7 +223,7 @@ class _Trial:
         try:
             yield key
         except SlackwaterError as error:
-            if fresh and error.code == "store.denied":
+            if fresh and error.code == Code.STORE_DENIED:
                 self._written.discard(key)
             raise
 
@@ -235,10 +235,10 @@ class _Trial:
         try:
             self.store.delete(keys)
         except SlackwaterError as error:
-            if error.code != "store.denied":
+            if error.code != Code.STORE_DENIED:
                 raise Unavailable(
                     f"what the probe wrote may still be there: {error.message}",
-                    code="probe.left",
+                    code=Code.STORE_UNAVAILABLE,
                     hint=f"remove the folder {self.folder} from {self.store.url}",
                 ) from error
             removed = False
@@ -253,7 +253,7 @@ class _Trial:
 def _says_no(error: SlackwaterError) -> bool:
     """Tell the answer of a server that will never do what was asked from one that may do it later."""
     status = error.details.get("status", 0)
-    return error.code == "store.not_found" or 400 <= status < 500 or status == 501
+    return error.code == Code.STORE_NOT_FOUND or 400 <= status < 500 or status == 501
 
 
 def _require(holds: bool, otherwise: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 
 from obstore import exceptions as foreign
 
-from ..errors import InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
+from ..errors import Code, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 
 
 @contextmanager
@@ -23,7 +23,7 @@ def translated(verb: str, key: str, url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if _NO_BUCKET in str(error):
             raise _no_bucket(what) from None
-        raise NotFound(f"{what}: no such object", code="store.not_found") from None
+        raise NotFound(f"{what}: no such object", code=Code.STORE_NOT_FOUND) from None
     except OSError as error:
         raise _of_disk(error, what) from error
     except foreign.BaseError as error:
@@ -38,39 +38,41 @@ _NO_BUCKET = "NoSuchBucket"
 
 
 def _no_bucket(what: str) -> NotFound:
-    return NotFound(f"{what}: the bucket does not exist", code="store.no_bucket", hint="create it, or mend the URL")
+    return NotFound(f"{what}: the bucket does not exist", code="folder.not_found", hint="create it, or mend the URL")
 
 
 def no_conditional_put() -> Unsupported:
     """Refuse a server that ignores the condition of a create without a word, as some that speak S3 do."""
     return Unsupported(
         "this S3 server overwrites an object that was to be created only if absent",
-        code="store.no_conditional_put",
+        code="store.unsupported",
         hint="use a server that honours If-None-Match on PUT",
     )
 
 
 _NOT_A_FOLDER = partial(
     InvalidInput,
-    code="store.not_a_folder",
+    code="store.invalid",
     hint="a file stands where a folder is needed, or the other way round; choose another root",
 )
 _BAD_PATH = partial(
     InvalidInput,
-    code="store.bad_key",
+    code="store.invalid",
     hint="below the root no part of a key may be a symbolic link, or longer than the file system allows",
 )
-_FULL = partial(Unavailable, code="store.full", hint="free some space or raise the quota, then try again")
-_DENIED = partial(Unavailable, code="store.denied", hint="let this user read and write the folder, or choose another")
+_FULL = partial(Unavailable, code=Code.STORE_FULL, hint="free some space or raise the quota, then try again")
+_DENIED = partial(
+    Unavailable, code=Code.STORE_DENIED, hint="let this user read and write the folder, or choose another"
+)
 _NO_LINKS = partial(
     Unsupported,
-    code="store.no_hard_links",
+    code="store.unsupported",
     hint="choose a file system with hard links (ext4, XFS, NFS), or object storage",
 )
-_OTHER = partial(Unavailable, code="store.unavailable", hint="check the disk and its mount, then try again")
+_OTHER = partial(Unavailable, code=Code.STORE_UNAVAILABLE, hint="check the disk and its mount, then try again")
 _UNREADABLE = partial(
     Unavailable,
-    code="store.unavailable",
+    code=Code.STORE_UNAVAILABLE,
     hint="check the disk and its mount, then try again; an object that stays unreadable is put back from a copy, over "
     "itself. Never delete a record of the log: slackwater repair goes on from one that is damaged, not from a gap",
 )
@@ -101,7 +103,7 @@ def _of_cloud(error: foreign.BaseError, what: str) -> SlackwaterError:
     if isinstance(error, foreign.NotSupportedError):
         return Unsupported(f"{what}: this store cannot do that", code="store.unsupported")
     if isinstance(error, foreign.InvalidPathError):
-        return InvalidInput(f"{what}: this store refuses the key", code="store.bad_key")
+        return InvalidInput(f"{what}: this store refuses the key", code="store.invalid")
     if _NO_BUCKET in text:
         return _no_bucket(what)
     # What is denied to a listing or a bulk delete, or to a machine without credentials that is no cloud's, comes as a
@@ -109,16 +111,16 @@ def _of_cloud(error: foreign.BaseError, what: str) -> SlackwaterError:
     refused = isinstance(error, foreign.PermissionDeniedError | foreign.UnauthenticatedError)
     if refused or status in ("401", "403") or _CLOUD_METADATA in text or _DENIED_IN_BULK in text:
         hint = "check the credentials in the environment or the options, and what they may do in this bucket"
-        return Unavailable(f"{what}: access was denied", code="store.denied", hint=hint)
+        return Unavailable(f"{what}: access was denied", code=Code.STORE_DENIED, hint=hint)
     hint = "check that the endpoint is up and can be reached, then try again"
     if status:
         reason = f"the server answered with status {status}"
-        return Unavailable(f"{what}: {reason}", code="store.unavailable", hint=hint, status=int(status))
+        return Unavailable(f"{what}: {reason}", code=Code.STORE_UNAVAILABLE, hint=hint, status=int(status))
     if re.search(r"timed ?out|kind: Timeout", text, re.IGNORECASE):
         reason = "no answer in time"
     else:
         reason = "no connection" if "kind: Connect" in text else "the request failed"
-    return Unavailable(f"{what}: {reason}", code="store.unavailable", hint=hint)
+    return Unavailable(f"{what}: {reason}", code=Code.STORE_UNAVAILABLE, hint=hint)
 
 
 _CLOUD_METADATA = "169.254."
@@ -132,7 +134,7 @@ def is_broken(error: Exception) -> bool:
 
 
 def bad_option(reason: str, hint: str) -> InvalidInput:
-    return InvalidInput(f"the store cannot be opened: {reason}", code="store.bad_option", hint=hint)
+    return InvalidInput(f"the store cannot be opened: {reason}", code="store.invalid", hint=hint)
 
 
 DO_NOT_FIT = ("its options do not fit", "check the options and the environment's variables, the endpoint first")

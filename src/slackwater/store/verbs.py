@@ -139,7 +139,7 @@ def check_key(key: str) -> str:
     if wrong:
         raise InvalidInput(
             f"{key[:200]!r} cannot be the key of an object",
-            code="store.bad_key",
+            code="store.invalid",
             hint="keys are relative, with segments of up to 255 bytes; build them with slackwater.formats.keys",
         )
     return key

@@ -122,6 +122,6 @@ def _refuse_clean_up(frame: DataFrame) -> None:
             if option._1().lower() == "cleansource" and option._2().lower() != "off":
                 raise Unsupported(
                     f"cleanSource={option._2()} would take files away that a checkpoint may still need",
-                    code="source.cleans_up",
+                    code="query.unsupported",
                     hint="read without cleanSource; clean up yourself, behind the oldest checkpoint that is kept",
                 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from ..errors import SlackwaterError
+from ..errors import Code, SlackwaterError
 from ..failpoints import reach
 from ..formats.state import State
 from ..protocol.checkpoint import CheckpointReport
@@ -85,7 +85,7 @@ class Coordinator:
                 lambda: self.stopping or self.failure or self._epochs.has_room(micro_batch, self._clock.monotonic())
             )
             if self.stopping or self.failure:
-                raise SlackwaterError("the pipeline is stopping", code="pipeline.stopping")
+                raise SlackwaterError("the pipeline is stopping", code=Code.PIPELINE_STOPPING)
             before = self._epochs.newest
             checkpoint_id = self._epochs.begin(self._clock.monotonic(), self._clock.checkpoint_id)
             self._unfinished.add(checkpoint_id)

@@ -43,7 +43,7 @@ def parse_metrics(given: str | int) -> tuple[str, int]:
     if found is None:
         raise InvalidInput(
             f"{str(given)[:100]!r} is no address to serve metrics at",
-            code="metrics.bad_address",
+            code="option.invalid",
             hint='.option("metrics", "127.0.0.1:9109"), or a port alone; 0 takes any that is free',
         )
     return found
@@ -57,7 +57,7 @@ def serve(given: str | int, pipeline: str) -> Endpoint:
         if pipeline in server.pipelines:
             raise Conflict(
                 f"{format_address(*server.at)} serves metrics of a pipeline {pipeline!r} already",
-                code="metrics.pipeline_taken",
+                code="pipeline.running",
                 hint="give this one another port",
             )
         server.pipelines[pipeline] = None
@@ -78,7 +78,7 @@ class _Server:
             reason = error.strerror if isinstance(error, OSError) else "no host can have this name"
             raise InvalidInput(
                 f"metrics cannot be served at {format_address(host, port)}: {reason}",
-                code="metrics.unusable",
+                code="option.invalid",
                 hint="choose another port; 0 takes any that is free",
             ) from None
         self.at = (host, int(self._http.server_port))

@@ -44,7 +44,7 @@ def refuse_path() -> Unsupported:
 
 
 def _unsupported(message: str, hint: str) -> Unsupported:
-    return Unsupported(message, code="writer.unsupported", hint=f"use {hint}")
+    return Unsupported(message, code="query.unsupported", hint=f"use {hint}")
 
 
 def refuse_trigger(name: str) -> Unsupported:
@@ -54,6 +54,6 @@ def refuse_trigger(name: str) -> Unsupported:
     }
     return Unsupported(
         f"the trigger {name} is not served: {why[name]}",
-        code="trigger.unsupported",
+        code="query.unsupported",
         hint='use processingTime="1 second" (or less) for low latency, or availableNow=True',
     )

@@ -28,7 +28,7 @@ class Workspace:
             if not (self.directory.checkpoint / name).exists():
                 raise Corrupt(
                     f"Spark runs micro-batch {micro_batch}, and {name} is not in {self.directory.checkpoint}",
-                    code="capture.file_missing",
+                    code="capture.damaged",
                     hint="see that nobody cleans up in the working directory, then start again",
                 )
 

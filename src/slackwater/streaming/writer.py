@@ -28,11 +28,11 @@ def writeStream(frame: DataFrame) -> PipelineWriter:
     """Write a streaming DataFrame through Slackwater: ``sw.writeStream(df)`` for ``df.writeStream``."""
     if not hasattr(frame, "isStreaming"):
         raise InvalidInput(
-            f"{frame!r:.100} is no DataFrame", code="pipeline.not_streaming", hint="read one with spark.readStream"
+            f"{frame!r:.100} is no DataFrame", code="option.invalid", hint="read one with spark.readStream"
         )
     if not frame.isStreaming:
         raise InvalidInput(
-            "the DataFrame is not a streaming one", code="pipeline.not_streaming", hint="read it with spark.readStream"
+            "the DataFrame is not a streaming one", code="option.invalid", hint="read it with spark.readStream"
         )
     return PipelineWriter(frame)
 
@@ -60,7 +60,7 @@ class PipelineWriter:
         if outputMode.lower() not in _MODES:
             raise InvalidInput(
                 f"there is no output mode {outputMode[:100]!r}",
-                code="output_mode.unknown",
+                code="option.invalid",
                 hint=f"output modes are {', '.join(_MODES)}",
             )
         self._writer.outputMode(outputMode.lower())
@@ -88,7 +88,7 @@ class PipelineWriter:
         if key.lower() == "checkpointlocation":
             raise InvalidInput(
                 "the pipeline's checkpoints are in its store; Spark's own location is Slackwater's to choose",
-                code="option.checkpoint_location",
+                code="option.invalid",
                 hint='.option("store", URL) in its place; .option("workdir", DIR) says where Spark may work. To go on '
                 'from a checkpoint that is there, once before the start: sw.adopt("DIR", store=URL, pipeline=NAME)',
             )
@@ -98,7 +98,7 @@ class PipelineWriter:
             near = find_near(key)
             raise InvalidInput(
                 f"there is no option {key!r}",
-                code="option.unknown",
+                code="option.invalid",
                 hint=(f"did you mean {near}? " if near else "")
                 + f"options are {', '.join(sorted(OPTIONS))}, and store.NAME for the store's client",
             )
@@ -120,13 +120,13 @@ class PipelineWriter:
         if name in self._sinks:
             raise InvalidInput(
                 f"there are two sinks named {name!r}",
-                code="sink.name_taken",
+                code="sink.invalid",
                 hint="give each a name of its own, which stays the same from run to run",
             )
         if isinstance(sink, type) or not (hasattr(sink, "stage") or callable(sink)):
             raise InvalidInput(
                 f"{name!r} is given {sink!r:.100}, which is neither a sink nor a function",
-                code="sink.not_a_sink",
+                code="sink.invalid",
                 hint="sw.DeltaSink(PATH), sw.FileSink(PATH), or a function of a DataFrame and a number",
             )
         if twin := next((other for other, there in self._sinks.items() if there is sink), None):
@@ -137,7 +137,7 @@ class PipelineWriter:
             return self
         raise InvalidInput(
             f"the sinks {twin!r} and {name!r} are one: both write to {added.address}",
-            code="sink.same_target",
+            code="sink.invalid",
             hint="every sink gets every row, so each would be there twice: name another target, or take one away",
         )
 
@@ -189,13 +189,13 @@ class PipelineWriter:
         ]
         if missing:
             raise InvalidInput(
-                "the pipeline is not complete", code="pipeline.incomplete", hint=f"add {' and '.join(missing)}"
+                "the pipeline is not complete", code="option.invalid", hint=f"add {' and '.join(missing)}"
             )
         options = parse_options(self._options)
         if both := sorted(set(options.drop_sink) & set(self._sinks)):
             raise InvalidInput(
                 f"drop_sink names {both[0]!r}, which the pipeline has",
-                code="option.bad_value",
+                code="option.invalid",
                 hint='take the .to("…") line away, or the option',
             )
         name = str(self._name)

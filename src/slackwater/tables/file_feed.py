@@ -98,7 +98,7 @@ class FileFeed(Feed):
         if url.scheme == "file" and not os.path.isdir(unquote(url.path)):
             raise NotFound(
                 f"the folder {self.folder} that feeds a table is not there",
-                code="feed.not_there",
+                code="folder.not_found",
                 hint="make it, mount it, or name the right one, and start again",
             )
         return self._store
@@ -123,7 +123,7 @@ def _parse(name: str, data: bytes, schema: pa.Schema) -> list[Any]:
     if suffix not in _SUFFIXES:
         raise InvalidInput(
             f"the file {name} in a table's feed is of no known kind",
-            code="feed.bad_file",
+            code="feed.invalid",
             hint=f"kinds are {', '.join(_SUFFIXES)}; give others a name that begins with an underscore",
         )
     typed = schema if DELETED in schema.names else schema.append(pa.field(DELETED, pa.bool_()))
@@ -132,7 +132,7 @@ def _parse(name: str, data: bytes, schema: pa.Schema) -> list[Any]:
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InvalidInput(
             f"the file {name} in a table's feed cannot be read: {error}",
-            code="feed.bad_file",
+            code="feed.invalid",
             hint="mend or remove it, and start again: nothing of it was applied",
         ) from None
     return batches

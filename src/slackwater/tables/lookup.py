@@ -31,7 +31,7 @@ def version_of_task(published: PublishedVersions, table: str) -> KeyedState:
     if not version:
         raise Unavailable(
             f"the table {table!r} has no version for {f'micro-batch {number}' if number else 'this'}",
-            code="table.no_version",
+            code="table.unavailable",
             hint="start the query with sw.writeStream, in the process that made the table, and see what that says of "
             "its feed; on a cluster, let SLACKWATER_WORK name a folder that driver and executors share",
         )

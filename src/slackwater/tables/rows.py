@@ -26,20 +26,20 @@ class RowCodec:
         if missing := [name for name in self.key if schema.get_field_index(name) < 0]:
             raise InvalidInput(
                 f"the table {table!r} has no column {missing[0]!r} to be its key",
-                code="table.bad_key",
+                code="table.invalid",
                 hint=f"its columns are {', '.join(schema.names)}",
             )
         if not self.key or len(set(self.key)) != len(self.key):
-            raise InvalidInput(f"the table {table!r} needs a key of columns, each once", code="table.bad_key")
+            raise InvalidInput(f"the table {table!r} needs a key of columns, each once", code="table.invalid")
         if DELETED in schema.names:
-            raise InvalidInput(f"{DELETED} says of a change that it deletes, and is no column", code="table.bad_key")
+            raise InvalidInput(f"{DELETED} says of a change that it deletes, and is no column", code="table.invalid")
         self.values = [name for name in schema.names if name not in self.key]
         for field in schema:
             self._stored_type(field)
             if field.name in self.key and pa.types.is_floating(field.type):
                 raise Unsupported(
                     f"the key {field.name!r} of the table {table!r} is a {field.type}, whose equality says little",
-                    code="table.bad_type",
+                    code="table.unsupported",
                     hint="use whole numbers, text, dates, times or decimals",
                 )
 
@@ -122,7 +122,7 @@ class RowCodec:
             return pa.string()
         raise Unsupported(
             f"the column {field.name!r} of the table {self.table!r} is a {kind}, which is not served",
-            code="table.bad_type",
+            code="table.unsupported",
             hint="use numbers, decimals, booleans, text, binary, dates and timestamps; nested values as JSON text",
         )
 
@@ -158,7 +158,7 @@ class RowCodec:
     def _bad_change(self, what: str) -> InvalidInput:
         return InvalidInput(
             f"a change of the table {self.table!r} cannot be applied: {what}",
-            code="table.bad_change",
+            code="feed.invalid",
             hint=f"a change has the key ({', '.join(self.key)}) and the other columns, or {DELETED}=true; mend the "
             "feed and start again: nothing of this change was applied",
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ..errors import InvalidInput, SlackwaterError, Unavailable, Unsupported
+from ..errors import Code, InvalidInput, SlackwaterError, Unavailable, Unsupported
 from ..formats.positions import KIND as INBOX
 from ..spark.capture import capture
 from ..spark.hydrate import checkpoint_location
@@ -41,14 +41,14 @@ class StreamFeed(Feed):
         if not frame.isStreaming:
             raise InvalidInput(
                 "a StreamFeed takes a streaming DataFrame",
-                code="feed.not_streaming",
+                code="table.invalid",
                 hint="read it with spark.readStream",
             )
         self._frame = frame
         if INBOX in self.source_types():
             raise Unsupported(
                 "an inbox cannot feed a table: it would never be told what the table's checkpoints cover, and grow",
-                code="feed.inbox",
+                code="table.unsupported",
                 hint="let a pipeline of its own write its messages through sw.FileSink, one file an epoch "
                 "(coalesce(1)), and feed the table from that folder by sw.FileFeed",
             )
@@ -72,7 +72,7 @@ class StreamFeed(Feed):
         with self._changed:
             self._changed.wait_for(lambda: self._stopping or len(self._waiting) < _MOST_WAITING)
             if self._stopping:
-                raise SlackwaterError("the pipeline is stopping", code="pipeline.stopping")
+                raise SlackwaterError("the pipeline is stopping", code=Code.PIPELINE_STOPPING)
             self._waiting.append((micro_batch, batches))
 
     def read(self, position: Mapping[str, str], schema: pa.Schema) -> Changes | None:
@@ -97,7 +97,7 @@ class StreamFeed(Feed):
         if cut.operators:
             raise Unsupported(
                 "the stream that feeds a table has state",
-                code="feed.stateful",
+                code="table.unsupported",
                 hint="feed the table from what that query writes, or take the aggregation or deduplication away",
             )
         return {
@@ -127,7 +127,7 @@ class StreamFeed(Feed):
             f"the stream that feeds a table has failed: {str(error).splitlines()[0][:300]}"
             if error is not None
             else "the stream that feeds a table was stopped",
-            code="feed.failed",
+            code="table.unavailable",
             hint="mend its source, and start again"
             if error is not None
             else "start the pipeline again, which starts it",

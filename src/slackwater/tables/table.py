@@ -39,13 +39,13 @@ def table(name: str, *, key: str | Sequence[str], schema: str | StructType, feed
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InvalidInput(
             f"{name!r:.100} cannot be the name of a table",
-            code="table.bad_name",
+            code="name.invalid",
             hint="use letters, digits and underscores, up to 64, not a digit first",
         )
     if not isinstance(feed, Feed):
         raise InvalidInput(
             f"the table {name!r} is given {feed!r:.100}, which is no feed",
-            code="table.bad_feed",
+            code="table.invalid",
             hint="feed=sw.FileFeed(DIR), sw.StreamFeed(df), or an object of a class that extends sw.Feed",
         )
     types = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
@@ -85,7 +85,7 @@ class Table:
     def _in_use(self) -> Conflict:
         return Conflict(
             f"another query of this process reads the table {self.name!r}",
-            code="table.in_use",
+            code="pipeline.running",
             hint="make a table for each query, by a call of sw.table and with a feed of its own; or stop() the other",
         )
 
@@ -98,19 +98,19 @@ class Table:
         if how not in ("inner", "left"):
             raise InvalidInput(
                 f"a table is joined inner or left, not {how!r:.50}",
-                code="table.bad_join",
+                code="table.invalid",
                 hint="for any other join there is dataframe(spark), which reads the table whole in each micro-batch",
             )
         if missing := [name for name in columns if name not in frame.columns]:
             raise InvalidInput(
                 f"the stream has no column {missing[0]!r:.100} to join the table {self.name!r} on",
-                code="table.bad_join",
+                code="table.invalid",
                 hint=f"its columns are {', '.join(frame.columns)}; say on=NAME where it is not called as the key is",
             )
         if len(columns) != len(self.codec.key):
             raise InvalidInput(
                 f"the table {self.name!r} is joined on its key ({', '.join(self.codec.key)}), not on {columns!r:.100}",
-                code="table.bad_join",
+                code="table.invalid",
                 hint=f"name as many columns of the stream: {', '.join(frame.columns)}",
             )
         for name, column in zip(self.codec.key, columns, strict=True):
@@ -120,13 +120,13 @@ class Table:
                     f"the stream's column {column!r} is {frame.schema[column].dataType.simpleString()}, and the key "
                     f"{name!r} of the table {self.name!r} {self.types[name].dataType.simpleString()}: which values are "
                     "equal cannot be told",
-                    code="table.bad_join",
+                    code="table.invalid",
                     hint="cast it in the stream first: withColumn",
                 )
         if both := set(frame.columns) & set(self.codec.values):
             raise InvalidInput(
                 f"both the stream and the table {self.name!r} have a column {min(both)!r}",
-                code="table.bad_join",
+                code="table.invalid",
                 hint="rename it in the stream first: withColumnRenamed",
             )
         added = [field for field in self.types.fields if field.name in self.codec.values]
@@ -184,7 +184,7 @@ def tables_of(frame: DataFrame) -> dict[str, Table]:
         if name in text and found.setdefault(made.name, made) is not made:
             raise InvalidInput(
                 f"the query reads two tables of the name {made.name!r}",
-                code="table.same_name",
+                code="table.invalid",
                 hint="make it once, and join with that; tables that differ have names that do",
             )
     return found

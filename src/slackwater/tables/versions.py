@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import SlackwaterError, Unsupported
+from ..errors import Code, SlackwaterError, Unsupported
 from ..formats.manifest import SourcePosition
 from ..formats.positions import text_position
 from ..keyed.capture import capture_keyed, folder_of, read_snapshot
@@ -164,7 +164,7 @@ class Tables:
                 raise self.error
             if micro_batch not in self._by_micro_batch:
                 if self._ended.is_set():
-                    raise SlackwaterError("the pipeline is stopping", code="pipeline.stopping")
+                    raise SlackwaterError("the pipeline is stopping", code=Code.PIPELINE_STOPPING)
                 for name in self._tables:
                     if anew or name not in self._current:
                         self._advance(name)
@@ -182,7 +182,7 @@ class Tables:
         if known is not None and known != shape:
             raise Unsupported(
                 f"the table {name!r} has other columns or another key than in the pipeline's checkpoint",
-                code="table.changed",
+                code="table.unsupported",
                 hint="change it back, or make it under another name: then it is read anew from its feed",
             )
         if known is None:

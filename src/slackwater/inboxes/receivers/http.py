@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ...errors import Conflict, InvalidInput, SlackwaterError, Unavailable
+from ...errors import Code, Conflict, InvalidInput, SlackwaterError, Unavailable
 from ...network import format_address, is_loopback, parse_address
 from ...settings import KIB, MIB
 from ..group_commit import Appended
@@ -37,12 +37,12 @@ _MESSAGE_BYTES = 256
 _GRACE_S = 10
 # By the error's code, where the class alone does not tell.
 _ANSWERS: dict[str, tuple[int, dict[str, str]]] = {
-    "receive.too_large": (413, {}),
-    "receive.encoded": (415, {}),
-    "receive.too_slow": (408, {"Connection": "close"}),
-    "inbox.key_reused": (422, {}),
-    "inbox.full": (429, {"Retry-After": "1"}),
-    "inbox.disk_full": (507, {"Retry-After": "5"}),
+    Code.RECEIVE_TOO_LARGE: (413, {}),
+    Code.RECEIVE_ENCODED: (415, {}),
+    Code.RECEIVE_TOO_SLOW: (408, {"Connection": "close"}),
+    Code.INBOX_KEY_REUSED: (422, {}),
+    Code.INBOX_FULL: (429, {"Retry-After": "1"}),
+    Code.INBOX_DISK_FULL: (507, {"Retry-After": "5"}),
 }
 # Of a body that is refused: beyond this its sender meets a connection that is closed.
 _THROWN_AWAY_BYTES = 64 * MIB
@@ -61,7 +61,7 @@ class _Memory:
     def hold(self, size_bytes: int) -> Iterator[None]:
         if self._held_bytes + size_bytes > self._bound_bytes:
             raise Unavailable(
-                "too many requests are being read at once", code="inbox.full", hint="send it again in a moment"
+                "too many requests are being read at once", code=Code.INBOX_FULL, hint="send it again in a moment"
             )
         self._held_bytes += size_bytes
         try:
@@ -131,7 +131,7 @@ class HttpReceiver:
             if request.headers.get("content-encoding", "identity") != "identity":
                 raise InvalidInput(
                     "nothing of this request was taken: its body is compressed",
-                    code="receive.encoded",
+                    code=Code.RECEIVE_ENCODED,
                     hint="send it as it is, without a Content-Encoding",
                 )
             with self._memory.hold(self._expect(request)):
@@ -143,7 +143,7 @@ class HttpReceiver:
             return _answer(_LEFT, None)
         except SlackwaterError as error:
             refusal = self._refuse(error)
-            return refusal if error.code == "receive.too_slow" else await self._after_its_body(request, refusal)
+            return refusal if error.code == Code.RECEIVE_TOO_SLOW else await self._after_its_body(request, refusal)
         count = appended.last - appended.first + 1
         answer = {"accepted": count, "first": appended.first, "last": appended.last, "repeated": appended.repeated}
         return _answer(200, answer)
@@ -183,7 +183,7 @@ class HttpReceiver:
             return None
         error = InvalidInput(
             "a web page may not send here: the request has an Origin",
-            code="receive.web_page",
+            code="receive.invalid",
             hint=f"set {TOKEN_VARIABLE}, and let the page say Authorization: Bearer TOKEN",
         )
         return _refusal(403, error)
@@ -210,7 +210,7 @@ class HttpReceiver:
         except TimeoutError:
             raise Unavailable(
                 f"nothing of this request was taken: its body took longer than {self._limits.timeout_s:g} s",
-                code="receive.too_slow",
+                code=Code.RECEIVE_TOO_SLOW,
                 hint="send less at once; --timeout of slackwater receive http is the limit",
             ) from None
         return bytes(body)
@@ -218,7 +218,7 @@ class HttpReceiver:
     def _refuse(self, error: SlackwaterError) -> Response:
         if isinstance(error, TooLarge):
             self._inbox.count_refused(oversized=1)
-        elif isinstance(error, InvalidInput) and error.code != "receive.encoded":
+        elif isinstance(error, InvalidInput) and error.code != Code.RECEIVE_ENCODED:
             self._inbox.count_refused(garbage=1)
         by_class: tuple[int, dict[str, str]] = (
             (400, {}) if isinstance(error, InvalidInput) else (503, {"Retry-After": "5"})
@@ -252,7 +252,7 @@ def _parse_key(given: list[str]) -> bytes | None:
     if not _KEY.fullmatch(key) or len(given) > 1:
         raise InvalidInput(
             "an Idempotency-Key has 1 to 256 printable ASCII characters, and a request has one",
-            code="receive.bad_key",
+            code="receive.invalid",
             hint="a UUID serves; the same one for the same request only",
         )
     return b"h" + key
@@ -280,7 +280,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     if (found := parse_address(text)) is None:
         raise InvalidInput(
             f"{text[:100]!r} is no address to listen at",
-            code="receive.bad_address",
+            code="option.invalid",
             hint="--listen 127.0.0.1:8080, or a port alone; 0 takes any that is free",
         )
     return found
@@ -291,7 +291,7 @@ def open_socket(host: str, port: int, *, token: str | None) -> socket.socket:
     if not is_loopback(host) and not token:
         raise InvalidInput(
             f"{host} can be reached from other machines, and no token is set",
-            code="receive.no_token",
+            code="option.invalid",
             hint=f"set {TOKEN_VARIABLE}, and let senders say Authorization: Bearer TOKEN",
         )
     try:

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from ...errors import InvalidInput, SlackwaterError
+from ...errors import Code, InvalidInput, SlackwaterError
 from ...settings import MIB
 from .messages import decode_json
 
@@ -54,13 +54,13 @@ def _garbage(why: str, many: bool) -> InvalidInput:
     hint = (
         "each line is one JSON document" if many else "for one document a line, say Content-Type: application/x-ndjson"
     )
-    return InvalidInput(f"nothing of this request was taken: {why:.200}", code="receive.garbage", hint=hint)
+    return InvalidInput(f"nothing of this request was taken: {why:.200}", code="receive.invalid", hint=hint)
 
 
 def too_large(why: str) -> TooLarge:
     return TooLarge(
         f"nothing of this request was taken: {why}",
-        code="receive.too_large",
+        code=Code.RECEIVE_TOO_LARGE,
         hint="send less at once; --max-body, --max-messages and --max-message are the limits, and what may be held",
     )
 

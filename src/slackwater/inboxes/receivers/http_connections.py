@@ -11,7 +11,7 @@ from typing import ClassVar
 import msgspec
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ...errors import Unavailable
+from ...errors import Code, Unavailable
 from .http_bodies import describe
 
 _MOST = 1000
@@ -63,9 +63,7 @@ class Connection(H11Protocol):
 
 def _refusal() -> bytes:
     """Write an answer to a request that is not read."""
-    error = Unavailable(
-        "too many connections are open", code="receive.too_many_connections", hint="send it again in a moment"
-    )
+    error = Unavailable("too many connections are open", code=Code.INBOX_FULL, hint="send it again in a moment")
     body = msgspec.json.encode({"error": describe(error)})
     return f"{_HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body
 

@@ -59,7 +59,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
     if not steps or at != len(text):
         raise InvalidInput(
             f"{text[:100]!r} is no path to a position",
-            code="receive.bad_path",
+            code="option.invalid",
             hint="--position '$.seq', or '$.data[0].id'",
         )
     return tuple(steps)

@@ -69,7 +69,7 @@ def check_url(url: str) -> str:
     if not sound:
         raise InvalidInput(
             "this is no address of a WebSocket server",
-            code="receive.bad_address",
+            code="option.invalid",
             hint="slackwater receive ws DIR wss://example.com/feed",
         )
     return url
@@ -82,7 +82,7 @@ def check_positions(subscription: Subscription) -> Subscription:
     ):
         raise InvalidInput(
             f"{POSITION} is to be said to the server, and nothing tells where in a message it is",
-            code="receive.no_position",
+            code="option.invalid",
             hint="--position '$.seq'; without it, all that the server sends again would be taken again",
         )
     return subscription
@@ -268,7 +268,7 @@ class WebSocketReceiver:
         unique = self._subscription.unique_positions
         try:
             if self._blocked:
-                raise Unavailable("a message before this one was not taken", code="inbox.overtaken")
+                raise Unavailable("a message before this one was not taken", code="inbox.unavailable")
             return self._inbox.append([content], key=key, token=position, unique=unique, session=self._session)
         except SlackwaterError as error:
             self._blocked = True

@@ -28,7 +28,7 @@ def delta_schema(schema: dict[str, Any]) -> Schema:
         if alien := _alien(field["type"]):
             raise Unsupported(
                 f"the column {field['name']} is {alien}, a type that this sink cannot write to Delta",
-                code="sink.type_unsupported",
+                code="sink.unsupported",
                 hint="cast it in the query",
             )
     return Schema.from_json(json.dumps(_nullable(schema)))
@@ -58,7 +58,7 @@ def check_fit(table: DeltaTable, url: str, schema: dict[str, Any], mode: Mode) -
     if asked := _asked(table, theirs, mode):
         raise Unsupported(
             f"the table {url} asks of its writers what this sink does not do: {', '.join(sorted(asked))}",
-            code="sink.table_unsupported",
+            code="sink.unsupported",
             hint="write to a table without it",
         )
     if differing := misfits(schema, theirs):

@@ -83,7 +83,7 @@ class DeltaSink(StagingSink):
         if output_mode not in modes:
             raise Unsupported(
                 f"without a key, rows that {output_mode} mode gives again would be in {self.address} twice",
-                code="output_mode.unsupported",
+                code="query.unsupported",
                 hint='DeltaSink(path, key="…") names the columns by which a row replaces an older one',
             )
         self._mode, self._checked = modes[output_mode], None

@@ -36,7 +36,7 @@ class Table:
         if "%" in str(self.target.local):
             raise InvalidInput(
                 "the path of a Delta table cannot hold a percent sign: delta-rs would decode it",
-                code="sink.bad_target",
+                code="sink.invalid",
                 hint="choose another folder",
             )
         self.url, self._options = self.target.url, self.target.for_delta_rs if remote else options
@@ -110,7 +110,7 @@ class Table:
         except DeltaProtocolError:
             raise Unsupported(
                 f"the table {self.url} needs a feature of Delta that delta-rs does not have",
-                code="sink.table_unsupported",
+                code="sink.unsupported",
                 hint="write to a table without it",
             ) from None
         except (DeltaError, pa.ArrowException, OSError) as error:

@@ -132,7 +132,7 @@ def _read(store: Store, key: str, kind: type[_T]) -> _T:
     except sealed.OtherVersion as other:
         raise Unsupported(
             f"the entry {key} has version {other.version}, this release reads {VERSION}",
-            code="sink.entry_unknown_version",
+            code="format.unknown_version",
             hint="use the release that wrote it, or a newer one",
         ) from None
     except sealed.Broken as broken:
@@ -146,6 +146,6 @@ def _read(store: Store, key: str, kind: type[_T]) -> _T:
 def _damaged(key: str, what: str) -> Corrupt:
     return Corrupt(
         f"the entry {key} {what}",
-        code="sink.entry_malformed",
+        code="sink.damaged",
         hint="restore it from a copy; without it the newest epoch of this sink is unknown",
     )

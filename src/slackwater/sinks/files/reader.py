@@ -23,7 +23,7 @@ def read_committed(path: str | os.PathLike[str], *, storage_options: Mapping[str
     if target.local is not None and not target.local.is_dir():
         raise NotFound(
             f"there is no folder {target.local}",
-            code="sink.no_folder",
+            code="folder.not_found",
             hint="see how it is spelled; the first commit of a pipeline that writes to it makes it",
         )
     seen = _look(target.store)

@@ -70,7 +70,7 @@ class FileSink(StagingSink):
         if self._check_owner(identity) is None and self._store.list_names("_delta_log/"):
             raise InvalidInput(
                 f"{self.address} is a Delta table, whose readers would not see files that are put there",
-                code="sink.bad_target",
+                code="sink.invalid",
                 hint=f'write to it with sw.DeltaSink("{self.address}"), or choose a folder of its own',
             )
         self._owner, self._tag = identity, format_tag(identity.uid, identity.sink)
@@ -81,7 +81,7 @@ class FileSink(StagingSink):
         if output_mode != "append":
             raise Unsupported(
                 f"{self.address} is a folder, where rows that {output_mode} mode gives again would be twice",
-                code="output_mode.unsupported",
+                code="query.unsupported",
                 hint='use append, with a watermark where the query aggregates; or sw.DeltaSink("…", key="…")',
             )
 
@@ -205,7 +205,7 @@ class FileSink(StagingSink):
     def _epoch_taken(self, epoch: int, theirs: str, ours: str) -> Conflict:
         return Conflict(
             f"{self.address} has epoch {epoch} from {theirs}, not from {ours}",
-            code="sink.epoch_taken",
+            code="sink.ahead",
             hint="the pipeline's log and the sink have parted: was the store restored from a backup?",
         )
 
@@ -218,7 +218,7 @@ class FileSink(StagingSink):
         try:
             owner = msgspec.json.decode(data, type=_Owner).uid
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Corrupt(f"{key} does not decode: {error}", code="sink.entry_malformed") from None
+            raise Corrupt(f"{key} does not decode: {error}", code="sink.damaged") from None
         if owner != identity.uid and not self._take_over:
             raise other_pipeline(self.address, identity.pipeline)
         return owner
