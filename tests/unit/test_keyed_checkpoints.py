@@ -470,7 +470,7 @@ def test_E11_a_checkpoint_that_cannot_be_read_is_listed_and_cleaned_up(tmp_path)
         counts.create_checkpoint()
         newest, damaged = sw.keyed_checkpoints(counts.url)
         assert (newest.epoch, newest.problem, damaged.epoch) == (2, None, 1)
-        assert damaged.problem is not None and damaged.problem.startswith("[manifest.")
+        assert damaged.problem is not None and damaged.problem.startswith("[object.damaged] the manifest")
         counts.put(b"a", b"2")
         counts.create_checkpoint()
         assert listed(tmp_path) == [3, 2]
