@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from slackwater.errors import Conflict, Unavailable
+from slackwater.errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest
 from slackwater.protocol.artifacts import Holdings
 from slackwater.protocol.cut import Cut
@@ -115,3 +116,56 @@ def test_an_end_that_the_store_hinders_is_told(tmp_path: Path) -> None:
         driver = claim_driver(locate(str(tmp_path / "orders")), "test")
     hindrance = driver.end()
     assert isinstance(hindrance, Unavailable) and hindrance.code == "store.denied"
+
+
+# --- a program that has the newest state itself
+
+
+def lose_the_head(place: Pipeline, *, settled: bool) -> None:
+    """Make two checkpoints, and damage the newest; the last driver has ended on record, or was killed."""
+    driver = claim_driver(place, "test")
+    step(driver)
+    step(driver)
+    if settled:
+        assert driver.end() is None
+    place.store.put(manifest_key(driver.state.live[-1].checkpoint_id), b"rot")
+
+
+@pytest.mark.parametrize("settled", [False, True])
+def test_a_program_that_has_the_newest_state_itself_goes_on_from_a_damaged_head(place: Pipeline, settled: bool) -> None:
+    lose_the_head(place, settled=settled)
+    heard: list[tuple[str, int]] = []
+
+    def without_head(damage: SlackwaterError, claimed: Claimed) -> tuple[str, Holdings]:
+        heard.append((damage.code, claimed.permit.generation))
+        return "its own", {}
+
+    driver, value = open_driver(locate(place.url), "test", hydrate=hydrate_nothing, without_head=without_head)
+    assert value == "its own" and driver.head is None
+    assert heard == [("manifest.digest_mismatch", driver.permit.generation)]
+    step(driver)
+    assert [entry.epoch for entry in driver.state.branch] == [1, 2, 3] and driver.state.settled_epoch == 2
+
+
+def test_a_program_is_not_asked_while_the_head_is_sound(place: Pipeline) -> None:
+    driver = claim_driver(place, "test")
+    step(driver)
+
+    def refuse(damage: SlackwaterError, claimed: Claimed) -> NoReturn:
+        raise damage
+
+    driver, _ = open_driver(locate(place.url), "test", hydrate=hydrate_nothing, without_head=refuse)
+    assert driver.head is not None and driver.head.epoch == 1
+
+
+def test_a_program_may_refuse_to_go_on_from_a_damaged_head_and_its_claim_ends(place: Pipeline) -> None:
+    lose_the_head(place, settled=True)
+
+    def refuse(damage: SlackwaterError, claimed: Claimed) -> NoReturn:
+        raise damage
+
+    with pytest.raises(Corrupt) as caught:
+        open_driver(locate(place.url), "test", hydrate=hydrate_nothing, without_head=refuse)
+    assert caught.value.code == "manifest.digest_mismatch"
+    state = locate(place.url).log.read()
+    assert state is not None and (state.epoch, state.release_append_id is not None) == (2, True)
