@@ -52,10 +52,10 @@ class Program:
         return self.pipeline.checkpoint(offsets={"rows": {"row": row}}, state={"counts": {0: b"%d" % row}}).epoch
 
 
-Moment = Callable[[pytest.MonkeyPatch, Callable[[], None]], None]
+Moment = Callable[[pytest.MonkeyPatch, Callable[[], object]], None]
 
 
-def before_the_claim(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+def before_the_claim(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Act once the tool has looked at the pipeline for the last time before its claim."""
     reach, acting = vars(drivers)["reach"], [True]
 
@@ -68,7 +68,7 @@ def before_the_claim(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None
     patch.setattr(drivers, "reach", reach_and_act)
 
 
-def before_the_record(patch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+def before_the_record(patch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Act once the claim is decided, right before its record is created."""
     create, acting = Checked.create, [True]
 
