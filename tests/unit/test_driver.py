@@ -142,7 +142,7 @@ def test_a_program_that_has_the_newest_state_itself_goes_on_from_a_damaged_head(
 
     driver, value = open_driver(locate(place.url), "test", hydrate=hydrate_nothing, without_head=without_head)
     assert value == "its own" and driver.head is None
-    assert heard == [("manifest.digest_mismatch", driver.permit.generation)]
+    assert heard == [("object.damaged", driver.permit.generation)]
     step(driver)
     assert [entry.epoch for entry in driver.state.branch] == [1, 2, 3] and driver.state.settled_epoch == 2
 
@@ -166,6 +166,6 @@ def test_a_program_may_refuse_to_go_on_from_a_damaged_head_and_its_claim_ends(pl
 
     with pytest.raises(Corrupt) as caught:
         open_driver(locate(place.url), "test", hydrate=hydrate_nothing, without_head=refuse)
-    assert caught.value.code == "manifest.digest_mismatch"
+    assert caught.value.code == "object.damaged"
     state = locate(place.url).log.read()
     assert state is not None and (state.epoch, state.release_append_id is not None) == (2, True)
