@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import slackwater as sw
+from slackwater import failpoints
 from slackwater.cli import forget
 from slackwater.formats.keys import manifest_key, record_key
 from slackwater.keyed.config import CheckpointConfig
@@ -305,6 +306,24 @@ def test_E5_a_newest_checkpoint_that_is_empty_is_damage_and_an_older_one_is_take
     with open_keyed(config_of(tmp_path), fallback=True) as counts:
         assert dict(counts.scan()) == {b"a": b"1"} and counts.epoch == 3
         assert [made.epoch for made in sw.keyed_checkpoints(counts.url) if made.problem] == [2]
+
+
+def test_E5_a_damaged_checkpoint_that_nobody_has_settled_does_not_stop_the_next_one(tmp_path, monkeypatch):
+    with open_keyed(config_of(tmp_path)) as counts:
+        counts.put(b"a", b"1")
+        with monkeypatch.context() as armed:
+            armed.setattr(failpoints, "_armed", {"append.after": (1, "raise")})
+            armed.setattr(failpoints, "_hits", {})
+            with pytest.raises(sw.SlackwaterError, match=r"append\.after"):
+                counts.create_checkpoint()
+    state = read_pipeline(url_of(tmp_path)).state
+    assert (state.epoch, state.settled_epoch) == (1, 0)
+    newest_manifest(tmp_path).write_bytes(b"rot")
+    with open_keyed(config_of(tmp_path, incremental=False)) as counts:
+        assert dict(counts.scan()) == {b"a": b"1"}
+        assert counts.create_checkpoint().epoch == 2
+    with open_keyed(config_of(tmp_path)) as counts:
+        assert counts.epoch == 2 and dict(counts.scan()) == {b"a": b"1"}
 
 
 def test_E5_a_damaged_checkpoint_does_not_stop_a_database_that_is_whole_and_is_never_built_upon(tmp_path):
