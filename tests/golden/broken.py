@@ -161,6 +161,7 @@ def broken_manifests() -> dict[str, bytes]:
         "file-digest-missing": changed(files=[{k: v for k, v in commits.items() if k != "sha256"}, metadata]),
         "file-size-missing": changed(files=[{k: v for k, v in commits.items() if k != "size_bytes"}, metadata]),
         "batch-digest-missing": objects(0, sha256=None),
+        "object-digest-missing": objects(2, sha256=None),
         "object-key-foreign": objects(0, key="checkpoints/elsewhere/batches/0.lcb"),
         "object-key-escapes": objects(0, key=f"checkpoints/{IDS[1]}/../../../secret"),
         "object-of-another-kind": objects(1, key=good["objects"][2]["key"].replace("partition-0", "partition-1")),

@@ -144,7 +144,10 @@ def golden_manifest() -> Manifest:
             Object(key=batch_key(IDS[1], 0), kind="batch", sha256="33" * 32, size_bytes=400),
             Object(key=batch_key(IDS[2], 0), kind="batch", sha256="44" * 32, size_bytes=300),
             Object(
-                key=artifact_key(IDS[2], "0-stateStoreSave", 0, "snap"), kind="object", sha256=None, size_bytes=1024
+                key=artifact_key(IDS[2], "0-stateStoreSave", 0, "snap"),
+                kind="object",
+                sha256="55" * 32,
+                size_bytes=1024,
             ),
         ],
         total_size_bytes=1550,

@@ -252,7 +252,6 @@ def test_every_byte_of_an_object_is_checked_whichever_files_are_named(named, par
     stored = Object(key="k", kind="object", sha256=hashlib.sha256(good).hexdigest(), size_bytes=30)
     store.put("k", good)
     check_object(store, stored, files)
-    check_object(store, msgspec.structs.replace(stored, sha256=None), files)
     for bad in (*(good[:at] + b"\xff" + good[at + 1 :] for at in range(30)), good[:-1], good + b"x", b""):
         store.put("k", bad)
         with pytest.raises(Corrupt) as caught:

@@ -41,12 +41,12 @@ class Object(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     A ``batch`` is referenced whole, with its digest; its own index says what is inside. An ``object`` is one
     partition's files, one after the other: each file that is needed has its range and digest. The whole has one too,
-    for files that are no longer needed; one that has none is read, and never written.
+    for files that are no longer needed.
     """
 
     key: str
     kind: Literal["batch", "object"]
-    sha256: Digest | None
+    sha256: Digest
     size_bytes: Count
 
 
@@ -210,7 +210,7 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
 
 def _decode(data: bytes) -> Manifest:
     manifest = _decoder.decode(data)
-    digests = [entry.sha256 for entry in manifest.objects if entry.sha256 is not None]
+    digests = [entry.sha256 for entry in manifest.objects]
     digests += [file.sha256 for file in all_files(manifest)]
     if "".join(digests).encode().translate(None, b"0123456789abcdef"):
         raise msgspec.ValidationError("Expected SHA-256 digests in lower-case hex")
@@ -236,7 +236,6 @@ def validate(manifest: Manifest) -> None:
             continue
         key = parse_key(entry.key)
         need(isinstance(key, BatchKey if entry.kind == "batch" else ArtifactKey), f"misnames the object {entry.key}")
-        need(entry.sha256 is not None or entry.kind == "object", f"misses the digest of {entry.key}")
     files = all_files(manifest)
     paths = [file.path for file in files]
     need(len(set(paths)) == len(paths), "names a file twice")

@@ -306,17 +306,13 @@ def _is_whole(store: Store, entry: LiveCheckpoint, there: set[str]) -> bool:
 
 
 class _Bytes(Stream):
-    """A stored object on its way to another name, digested."""
+    """A stored object on its way to another name."""
 
     def __init__(self, store: Store, stored: Object) -> None:
-        self._store, self._stored, self.size_bytes, self.sha256 = store, stored, stored.size_bytes, ""
+        self._store, self._stored, self.size_bytes = store, stored, stored.size_bytes
 
     def __iter__(self) -> Iterator[bytes]:
-        digest = hashlib.sha256()
-        for part in get_parts(self._store, self._stored.key, 0, self.size_bytes, to_end=True):
-            digest.update(part)
-            yield part
-        self.sha256 = digest.hexdigest()
+        yield from get_parts(self._store, self._stored.key, 0, self.size_bytes, to_end=True)
 
 
 def _copy(store: Store, objects: list[Object], checkpoint_id: str, settings: Settings) -> list[Object]:
@@ -330,6 +326,6 @@ def _copy(store: Store, objects: list[Object], checkpoint_id: str, settings: Set
             else batch_key(checkpoint_id, number)
         )
         store.put(copied, data)
-        return msgspec.structs.replace(stored, key=copied, sha256=stored.sha256 or data.sha256)
+        return msgspec.structs.replace(stored, key=copied)
 
     return in_parallel([partial(copy, number, stored) for number, stored in enumerate(objects)], settings.concurrency)

@@ -309,7 +309,7 @@ def check_object(store: Store, stored: Object, files: Iterable[File]) -> None:
     for begin, end, _ in sorted(ranges):
         covered = max(covered, end) if begin <= covered else -1
     # Where the files are all that is in it, their digests are enough.
-    if covered != stored.size_bytes and stored.sha256 is not None:
+    if covered != stored.size_bytes:
         ranges.add((0, stored.size_bytes, stored.sha256))
     digests = [(begin, end, hashlib.sha256(), sha256) for begin, end, sha256 in ranges]
     at = 0
