@@ -217,13 +217,9 @@ def carry_out(pipeline: Pipeline, prepared: PreparedRepair, *, driver: str) -> b
     counts = pipeline.log.repair(
         prepared.lost,
         Repair(
+            **manifests.vouch(document, data),
             driver=driver,
             from_number=plan.from_number,
-            epoch=document.epoch,
-            checkpoint_id=checkpoint_id,
-            manifest_sha256=hashlib.sha256(data).hexdigest(),
-            manifest_size_bytes=len(data),
-            parent_id=document.parent_id,
             to_epoch=plan.to_epoch,
             retire=[retired.epoch for retired in plan.retired],
         ),
