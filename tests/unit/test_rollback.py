@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from slackwater import failpoints
-from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats import record as records
 from slackwater.formats.change import Checkpoint, Release, Settlement
@@ -22,10 +22,9 @@ from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.protocol.kinds import refuse_foreign
-from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import locate
 from slackwater.protocol.sinks import SinkFailed
 from slackwater.protocol.verified_reads import load_manifest
-from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore, Kind
@@ -595,13 +594,14 @@ def test_a_pipeline_has_the_name_that_its_manifests_say_wherever_the_url_leads(
 def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) -> None:
     make_pipeline(tmp_path, 2)
     (tmp_path / "store" / "orders").rename(tmp_path / "store" / "orders2")
-    store, clock = open_store(str(tmp_path / "store" / "orders2")), SystemClock()
-    log, misread = Log(store, clock, Settings()), FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    place = locate(str(tmp_path / "store" / "orders2"))
+    misread = FaultyStore(place.store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    place = msgspec.structs.replace(place, store=misread)
     for _ in ("sound", "read wrong once"):
         with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
-            refuse_foreign(misread, log, "orders2", "spark")
+            refuse_foreign(place, "spark")
         assert caught.value.code == "pipeline.renamed"
-    assert refuse_foreign(misread, log, "orders", "spark") is not None
+    assert refuse_foreign(msgspec.structs.replace(place, name="orders"), "spark") is not None
 
 
 def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:
