@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 @click.command("rollback")
 @url_argument
 @click.option(
-    "--to",
-    metavar="REF",
-    required=True,
-    help="The checkpoint to go back to: epoch, id, label, @TIME, or newest-verified.",
+    "--to", metavar="REF", required=True, help="The checkpoint to go back to: epoch, id, label, @TIME, newest-verified."
 )
 @click.option("--keep", multiple=True, metavar="SINK", help="Leave this sink's rows as they are. May be repeated.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, only the plan is shown.")
