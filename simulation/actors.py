@@ -50,7 +50,6 @@ _TICKS_A_CHANGE = 10
 _PATIENCE = 40
 
 Body = Callable[[Actor], None]
-Tools = tuple[SimStore, SimClock, Log]
 
 
 class WatchedLog(Log):
@@ -110,13 +109,10 @@ class Scene:
         self._looked_at: set[str] = set()
         self._droppable = 0
 
-    def tools(self, actor: Actor) -> Tools:
-        store, clock = SimStore(self.simulation, actor), SimClock(self.simulation, actor)
-        return store, clock, WatchedLog(self.simulation, store, clock, self)
-
     def open(self, actor: Actor) -> Pipeline:
         """Give an actor the pipeline, through its own store, log and clock."""
-        store, clock, log = self.tools(actor)
+        store, clock = SimStore(self.simulation, actor), SimClock(self.simulation, actor)
+        log = WatchedLog(self.simulation, store, clock, self)
         return Pipeline(name="p", url=store.url, store=store, log=log, clock=clock, settings=self.settings)
 
     def stop_if_damaged(self, error: Corrupt, actor: Actor) -> NoReturn:
@@ -343,7 +339,7 @@ def plan_and_roll_back(scene: Scene, actor: Actor) -> None:
         sink.bind("p", name, pipeline.state.uid)
         return sink
 
-    state = wait_for_branch(log, cast(SimClock, pipeline.clock))
+    state = wait_for_branch(pipeline)
     if state is None:
         return
     older, undone = state.branch[:-1], [entry for entry in state.live if entry.undone]
@@ -377,10 +373,11 @@ def plan_and_roll_back(scene: Scene, actor: Actor) -> None:
         driver(scene, Program())(actor)  # whoever rolls back starts again
 
 
-def wait_for_branch(log: Log, clock: SimClock, *, patience: int = 20) -> State | None:
+def wait_for_branch(pipeline: Pipeline) -> State | None:
     """Wait until there are some checkpoints, and an older one beside the head; not for ever, or for nobody."""
+    log, clock = pipeline.log, cast(SimClock, pipeline.clock)
     wanted = clock.choose(range(2, 9))
-    for _ in range(patience):
+    for _ in range(20):
         driven = clock.driven
         if clock.attempts >= wanted or not driven:
             try:
@@ -417,9 +414,9 @@ def failing_disk(scene: Scene) -> Body:
     simulation, random = scene.simulation, scene.simulation.random
 
     def body(actor: Actor) -> None:
-        _, clock, log = scene.tools(actor)
+        pipeline = scene.open(actor)
         for _ in range(random.choice((1, 1, 2))):
-            state = wait_for_branch(log, clock)
+            state = wait_for_branch(pipeline)
             if state is None:
                 return
             sound = random.choice(state.branch[:-1])
@@ -446,7 +443,7 @@ def bad_block(scene: Scene) -> Body:
         return None
 
     def body(actor: Actor) -> None:
-        _, clock, _ = scene.tools(actor)
+        clock = scene.open(actor).clock
         for _ in range(choose((1, 2, 4))):
             wanted = choose((Checkpoint, Checkpoint, Rollback, Rollback, object))
             for _ in range(200):
@@ -497,7 +494,8 @@ def labeller(scene: Scene) -> Body:
     random = scene.simulation.random
 
     def body(actor: Actor) -> None:
-        _, clock, log = scene.tools(actor)
+        pipeline = scene.open(actor)
+        clock, log = pipeline.clock, pipeline.log
         for _ in range(20):
             with suppress(SlackwaterError):
                 now = log.read()
@@ -527,8 +525,8 @@ def sleeper(scene: Scene) -> Body:
     simulation = scene.simulation
 
     def body(actor: Actor) -> None:
-        _, clock, log = scene.tools(actor)
-        if wait_for_branch(log, clock) is None:
+        pipeline = scene.open(actor)
+        if wait_for_branch(pipeline) is None:
             return
         for nap in range(3):
             label = f"{actor.name} {nap}"
@@ -537,7 +535,7 @@ def sleeper(scene: Scene) -> Body:
                 return Label(label=label, epoch=cast(State, state).epoch)
 
             actor.stalled_until = simulation.now + simulation.random.randint(50, 400)
-            state = log.append(decide)
+            state = pipeline.log.append(decide)
             epoch = next(savepoint.epoch for savepoint in state.labels if savepoint.label == label)
             scene.labels[label] = cast(LiveCheckpoint, state.find(epoch)).checkpoint_id
 
@@ -548,11 +546,11 @@ def trimmer(scene: Scene) -> Body:
     """Trim at any time, beside whoever else does."""
 
     def body(actor: Actor) -> None:
-        _, clock, log = scene.tools(actor)
+        pipeline = scene.open(actor)
         for _ in range(scene.simulation.random.randint(1, 6)):
-            log.trim()
+            pipeline.log.trim()
             actor.stalled_until = scene.simulation.now + scene.simulation.random.randint(1, 150)
-            clock.sleep(1)
+            pipeline.clock.sleep(1)
 
     return body
 
@@ -564,7 +562,7 @@ def forgetter(scene: Scene) -> Body:
     def body(actor: Actor) -> None:
         pipeline = scene.open(actor)
         log = pipeline.log
-        state = wait_for_branch(log, cast(SimClock, pipeline.clock))
+        state = wait_for_branch(pipeline)
         if state is None:
             return
         by_name = forget.by_ref(random.choice((labels.LATEST_REF, str(random.choice(state.live).epoch))))
@@ -593,8 +591,8 @@ def reader(scene: Scene) -> Body:
     def body(actor: Actor) -> None:
         last = 0
         for _ in range(5):
-            store, clock, log = scene.tools(actor)
-            state = log.read()
+            pipeline = scene.open(actor)
+            state = pipeline.log.read()
             if state is not None and state.epoch < last:
                 raise Violation("monotone: the newest epoch went back")
             last = state.epoch if state else 0
@@ -605,22 +603,22 @@ def reader(scene: Scene) -> Body:
                 some = (savepoints or [epoch], hurt or [epoch])
                 ref = random.choice((labels.LATEST_REF, epoch, *map(random.choice, some)))
                 with suppress(NotFound, InvalidInput):
-                    restore(scene, actor, store, log, labels.resolve(state, ref))
+                    restore(scene, actor, pipeline, labels.resolve(state, ref))
             actor.stalled_until = scene.simulation.now + random.randint(1, 200)
-            clock.sleep(1)
+            pipeline.clock.sleep(1)
 
     return body
 
 
-def restore(scene: Scene, actor: Actor, store: SimStore, log: Log, entry: LiveCheckpoint) -> None:
+def restore(scene: Scene, actor: Actor, pipeline: Pipeline, entry: LiveCheckpoint) -> None:
     """Restore a checkpoint: all of it and nothing else, or not at all, and then for a reason."""
     actor.spoilt.clear()
     files: dict[str, bytes] = {}
     try:
-        manifest = load_manifest(store, entry)
-        get_artifacts(store, manifest, scene.settings, into(files))
+        manifest = load_manifest(pipeline.store, entry)
+        get_artifacts(pipeline.store, manifest, scene.settings, into(files))
     except Corrupt as error:
-        state = cast(State, log.read())
+        state = cast(State, pipeline.log.read())
         if state.find(entry.epoch) and not actor.spoilt and not scene.needs(entry) & scene.damaged:
             raise Violation(f"restorable: live epoch {entry.epoch}: {error}") from None
     else:
@@ -632,7 +630,7 @@ def verifier(scene: Scene) -> Body:
 
     def body(actor: Actor) -> None:
         pipeline = scene.open(actor)
-        if wait_for_branch(pipeline.log, cast(SimClock, pipeline.clock)) is not None:
+        if wait_for_branch(pipeline) is not None:
             verify_all(scene, actor, pipeline)
 
     return body

@@ -148,13 +148,13 @@ def mend(scene: Scene) -> None:
     """Put the damaged objects back from a copy, if no checkpoint can be restored without them."""
 
     def body(actor: Actor) -> None:
-        store, _, log = scene.tools(actor)
+        pipeline = scene.open(actor)
 
         def restore(entry: LiveCheckpoint) -> None:
             """Look without the code under test, which a mutation may have blinded."""
-            get_artifacts(store, load_manifest(store, entry), scene.settings, into({}))
+            get_artifacts(pipeline.store, load_manifest(pipeline.store, entry), scene.settings, into({}))
 
-        found, _ = newest_verified(targets(cast(State, log.read())), restore)
+        found, _ = newest_verified(targets(cast(State, pipeline.log.read())), restore)
         if found is None:
             for key in scene.damaged:
                 scene.simulation.mend(key)

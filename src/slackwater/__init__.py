@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from .ops.import_ import import_folder
     from .ops.keyed import keyed_checkpoints, outside_state
     from .ops.pipelines import pipelines
-    from .ops.repair import plan_repair, repair
+    from .ops.repair import repair
     from .ops.restore import restore
-    from .ops.rollback import plan_rollback, rollback
+    from .ops.rollback import rollback
     from .ops.savepoint import delete_savepoint, savepoint, savepoints
     from .ops.verify import verify
     from .program import open_pipeline
@@ -73,8 +73,6 @@ __all__ = [
     "open_pipeline",
     "outside_state",
     "pipelines",
-    "plan_repair",
-    "plan_rollback",
     "read_committed",
     "repair",
     "restore",
@@ -114,8 +112,6 @@ _LAZY = {
     "open_pipeline": ".program",
     "outside_state": ".ops.keyed",
     "pipelines": ".ops.pipelines",
-    "plan_repair": ".ops.repair",
-    "plan_rollback": ".ops.rollback",
     "read_committed": ".sinks.files.reader",
     "repair": ".ops.repair",
     "restore": ".ops.restore",

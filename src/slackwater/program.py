@@ -98,7 +98,7 @@ def open_pipeline(
     if not isinstance(path := os.fspath(store) if isinstance(store, os.PathLike) else store, str):
         raise InvalidInput("the store must be a path or a URL, as text", code="store.invalid")
     pipeline = locate(join_url(path, format_name(name)), settings, storage_options)
-    refuse_foreign(pipeline.store, pipeline.log, name, "program")
+    refuse_foreign(pipeline, "program")
     if pipeline.log.state is None:
         refuse_pipeline(path, pipeline.settings, storage_options)
     driver, recovered = open_driver(

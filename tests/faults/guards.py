@@ -158,7 +158,7 @@ def forgetting_deletes_before_its_record(patch: pytest.MonkeyPatch) -> None:
         assert state is not None
         leaving = [verdict.epoch for verdict in choose(state) if not verdict.keep]
         after = protocol_state._retire(state, leaving)
-        refs = retention.References(store, pipeline.settings)
+        refs = retention.References(pipeline)
         retention.delete_doomed(store, retention.find_doomed(after, refs.of_live(after), refs))
         return real(pipeline, choose)
 

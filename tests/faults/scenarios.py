@@ -224,12 +224,11 @@ def a_deleter_wakes_up_after_a_repair(patch: pytest.MonkeyPatch) -> None:
     def delete_late(pipeline: Pipeline, permit: Permit, refs: retention.References) -> list[int]:
         log = pipeline.log
         if log._newest and getattr(log._newest.change, "retire", None):
-            state, needed = retention.find_needed(log, permit, refs)
-            doomed = retention.find_doomed(state, needed, refs)
+            doomed = retention.find_all_doomed(permit, refs)
             try:
                 lose_newest(cast(SimStore, pipeline.store), log)
             except Crashed:
-                asleep[state.uid] = doomed
+                asleep[pipeline.state.uid] = doomed
                 raise
         return delete(pipeline, permit, refs)
 
@@ -320,18 +319,19 @@ def a_program_is_started_on_another_store(patch: pytest.MonkeyPatch) -> None:
 
     Its rows can be read again: an inbox, too, would refuse a second pipeline.
     """
-    tools = actors.Scene.tools
+    open_usual = actors.Scene.open
     patch.setattr(actors.Scene, "pushed_share", 0.0)
 
-    def other_tools(self: actors.Scene, actor: Any) -> actors.Tools:
-        store, clock, log = tools(self, actor)
+    def open_other(self: actors.Scene, actor: Any) -> Pipeline:
+        pipeline = open_usual(self, actor)
         bound = all(sink.uid for sink in self.simulation.sinks.values())
         if bound and actor.name.startswith("driver") and self.simulation.random.random() < 0.3:
             store = EmptyStore(self.simulation, actor)
-            log = Log(store, clock, self.settings, kept_records=self.kept_records)
-        return store, clock, log
+            log = Log(store, pipeline.clock, self.settings, kept_records=self.kept_records)
+            return msgspec.structs.replace(pipeline, store=store, log=log)
+        return pipeline
 
-    patch.setattr(actors.Scene, "tools", other_tools)
+    patch.setattr(actors.Scene, "open", open_other)
 
 
 def many_reads_are_bad(patch: pytest.MonkeyPatch) -> None:

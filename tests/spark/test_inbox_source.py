@@ -80,9 +80,9 @@ def test_told_so_a_pipeline_lets_go_up_to_its_newest_checkpoint_and_then_no_roll
     start(spark, tmp_path, seen, max_rows=3, acknowledge="newest").awaitTermination()
     covered = read_covered(tmp_path / "inbox")
     assert covered is not None and covered.position == 7
-    for act in (sw.plan_rollback, sw.rollback):
+    for dry_run in (True, False):
         with pytest.raises(Conflict, match=r"rollback\.impossible.*stands at message 6 .* up to 7"):
-            act(url, "2")
+            sw.rollback(url, "2", dry_run=dry_run)
 
     # Told otherwise, later checkpoints keep what they need; what is gone stays on record.
     inbox.append([b"8"]).result()

@@ -311,7 +311,7 @@ def test_a_damaged_head_stops_the_start_until_it_is_told_to_roll_back(spark: Spa
 def test_a_rollback_takes_rows_back_out_of_both_sinks_and_they_come_again(spark: SparkSession, tmp_path: Path) -> None:
     writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
     url = str(tmp_path / "store" / "payments")
-    plan = sw.plan_rollback(url, "3")
+    plan = sw.rollback(url, "3", dry_run=True)
     assert [(sink.name, sink.action) for sink in plan.sinks] == [("delta", "undo"), ("files", "undo")]
     assert [(source.now, source.then) for source in plan.sources] == [({"seq": str(ROWS)}, {"seq": str(3 * PER_BATCH)})]
     sw.rollback(url, "3")
@@ -345,7 +345,7 @@ def test_a_damaged_newest_record_stops_the_start_until_it_is_repaired(spark: Spa
     assert plan is not None and (plan.to_epoch, plan.epoch, plan.unsettled) == (lost - 1, lost + 1, True)
     assert [(sink.name, sink.action) for sink in plan.sinks] == [("delta", "undo"), ("files", "undo")]
     writer(spark, tmp_path).trigger(availableNow=True).start().awaitTermination()
-    assert sw.plan_repair(url) is None
+    assert sw.repair(url, dry_run=True) is None
     state = open_log(tmp_path).read()
     assert state is not None and state.settled_epoch == state.epoch > lost + 1
     equals_the_oracle(tmp_path)

@@ -35,8 +35,8 @@ PROTOCOL = [
     {"artifacts", "decision", "log_damage"},
     {"log", "verified_reads"},
     {"address", "directory", "labels", "latest"},
-    {"kinds", "pipeline"},
-    {"checkpoint", "retention", "rollback"},
+    {"pipeline"},
+    {"checkpoint", "kinds", "retention", "rollback"},
     {"recovery"},
     {"driver"},
 ]

@@ -328,7 +328,7 @@ def test_what_is_forgotten_during_a_start_does_not_hinder_its_sweep(url):
     stray.write_bytes(b"of an attempt that crashed")
     started = claim(url)
     run(url, forget.by_ref("1"))
-    references = References(started.pipeline.store, SETTINGS)
+    references = References(started.pipeline)
     assert sweep(started.pipeline, started.permit, started.claimed.survey, {}, references) == 1
     check_forgotten(url, 2, 3, 4, 5, 6)
 

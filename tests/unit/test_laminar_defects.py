@@ -98,7 +98,7 @@ def test_B3_deletes_that_were_cut_off_are_finished_and_no_live_checkpoint_is_hur
     assert verify(pipeline.url, read_data=True).sound
     # The record said first that they are gone; doing it again minds nothing that is missing.
     for _ in range(2):
-        assert delete_retired(driver.place, driver.driver.permit, References(driver.store, driver.settings))
+        assert delete_retired(driver.place, driver.driver.permit, References(driver.place))
     assert keys_of(driver) == named_by_live(driver)
 
 

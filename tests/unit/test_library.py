@@ -43,8 +43,7 @@ def recovered(store: Path, **fields: Any) -> tuple[int, dict[str, dict[str, str]
 
 def refuse_spark(pipeline: ProgramPipeline) -> None:
     """Look at the pipeline as the start of a Spark query does."""
-    place = pipeline._driver.pipeline
-    refuse_foreign(place.store, place.log, place.name, "spark")
+    refuse_foreign(pipeline._driver.pipeline, "spark")
 
 
 def object_bytes(store: Path) -> int:

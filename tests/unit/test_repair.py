@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +23,7 @@ from slackwater.formats.change import Repair
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.state import State
 from slackwater.ops.pipelines import pipelines, read_pipeline
-from slackwater.ops.repair import RepairPlan, plan_repair, repair
+from slackwater.ops.repair import RepairPlan, repair
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label, delete_label
 from slackwater.ops.verify import verify
@@ -121,7 +122,7 @@ def test_a_record_that_was_read_wrong_once_is_read_again(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(Checked, "get", get)
     assert state_of(pipeline).epoch == 2
-    assert plan_repair(pipeline) is None
+    assert repair(pipeline, dry_run=True) is None
 
 
 def test_a_record_that_reads_otherwise_each_time_is_not_repaired(
@@ -154,7 +155,7 @@ def test_a_record_that_the_disk_cannot_read_is_not_to_be_deleted(
 
     with monkeypatch.context() as patch:
         patch.setattr(Disk, "get", get)
-        for call in (state_of, plan_repair):
+        for call in (state_of, partial(repair, dry_run=True)):
             with pytest.raises(Unavailable) as caught:
                 call(pipeline)
             assert bad.name in caught.value.message
@@ -209,7 +210,7 @@ def test_a_driver_that_knows_the_damaged_record_may_be_first(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(Log, "repair", late)
         assert repair(running.pipeline, sinks=sinks_of(tmp_path)) is None
-    assert plan_repair(running.pipeline) is None
+    assert repair(running.pipeline, dry_run=True) is None
     assert state_of(running.pipeline).epoch == 3
     running.step()
     running.release()
@@ -596,12 +597,12 @@ def test_what_was_passed_by_is_no_damage_to_a_verification(tmp_path: Path) -> No
 
 def test_there_is_nothing_to_repair_where_nothing_is_damaged(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 2)
-    assert slackwater.plan_repair(pipeline) is None and slackwater.repair(pipeline) is None
+    assert slackwater.repair(pipeline, dry_run=True) is None and slackwater.repair(pipeline) is None
     mend(tmp_path)
     before = newest(pipeline)
     assert slackwater.repair(pipeline) is None and newest(pipeline) == before
     with pytest.raises(NotFound):
-        plan_repair(tmp_path / "store" / "nothing")
+        repair(tmp_path / "store" / "nothing", dry_run=True)
 
 
 @pytest.mark.parametrize("what", ["first-record", "no-checkpoint", "gap", "no-target"])

@@ -122,7 +122,7 @@ def test_only_what_a_newer_checkpoint_wrote_is_surely_not_needed_by_one_that_can
             ],
         }
     )
-    needed = References(driver.store, driver.settings).of_live(state)
+    needed = References(driver.place).of_live(state)
     unknown = "checkpoints/0192d3f0-7b7c-7000-8000-0123456789ab/batches/x"
     folders = [f"checkpoints/{entry.checkpoint_id}/batches/x" for entry in entries]
     assert [key in needed for key in [*folders, unknown]] == [True, True, False, True]

@@ -8,24 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from slackwater import failpoints
-from slackwater.clock import SystemClock
 from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError
 from slackwater.formats import record as records
 from slackwater.formats.change import Checkpoint, Release, Settlement
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, references
 from slackwater.ops.pipelines import read_pipeline
-from slackwater.ops.rollback import plan_rollback, rollback
+from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
 from slackwater.protocol.kinds import refuse_foreign
-from slackwater.protocol.log import Log
+from slackwater.protocol.pipeline import locate
 from slackwater.protocol.sinks import SinkFailed
 from slackwater.protocol.verified_reads import load_manifest
-from slackwater.settings import Settings
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore, Kind
@@ -199,7 +198,7 @@ def test_keeping_a_sink_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_a_plan_says_what_every_sink_and_source_will_do_and_changes_nothing(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4)
     before = sorted(path.name for path in pipeline.rglob("*"))
-    plan = plan_rollback(str(pipeline), "2", sinks={"totals": cast(Any, Driver.sink_at(tmp_path))})
+    plan = rollback(str(pipeline), "2", sinks={"totals": cast(Any, Driver.sink_at(tmp_path))}, dry_run=True)
     assert [(sink.name, sink.action, sink.detail) for sink in plan.sinks] == [("totals", "undo", "2 rows")]
     (source,) = plan.sources
     assert source.now != source.then and source.source_type == "rate"
@@ -207,7 +206,7 @@ def test_a_plan_says_what_every_sink_and_source_will_do_and_changes_nothing(tmp_
 
 
 def test_a_path_an_epoch_as_a_number_and_one_name_are_taken_as_they_are_meant(tmp_path: Path) -> None:
-    plan = plan_rollback(make_pipeline(tmp_path, 3), 2, keep="totals")
+    plan = rollback(make_pipeline(tmp_path, 3), 2, keep="totals", dry_run=True)
     assert (plan.to_epoch, [sink.action for sink in plan.sinks]) == (2, ["keep"])
 
 
@@ -221,9 +220,9 @@ def test_a_rollback_to_damaged_bytes_is_refused(tmp_path: Path) -> None:
 
 def test_the_newest_that_verifies_is_found_behind_damage(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 4)
-    assert plan_rollback(pipeline, "newest-verified").to_epoch == 4
+    assert rollback(pipeline, "newest-verified", dry_run=True).to_epoch == 4
     damage(pipeline, 3)  # epoch 4 is built on it
-    plan = plan_rollback(str(pipeline), "newest-verified")
+    plan = rollback(str(pipeline), "newest-verified", dry_run=True)
     assert plan.to_epoch == 2 and [passed.epoch for passed in plan.passed_over] == [4, 3]
     assert all("missing or damaged" in passed.reason for passed in plan.passed_over)
     for epoch in (1, 2):
@@ -411,9 +410,9 @@ def test_without_a_sound_checkpoint_there_is_nothing_to_fall_back_to(tmp_path: P
 
 def test_a_rollback_hands_options_to_the_client_of_the_store(tmp_path: Path) -> None:
     pipeline = make_pipeline(tmp_path, 2)
-    for act in (plan_rollback, rollback):
+    for dry_run in (True, False):
         with pytest.raises(InvalidInput, match="takes no options"):
-            act(str(pipeline), "1", storage_options={"region": "eu"})
+            rollback(str(pipeline), "1", dry_run=dry_run, storage_options={"region": "eu"})
 
 
 def refuse_undo(self: FolderSink, *epochs: int) -> str:
@@ -588,20 +587,21 @@ def test_a_pipeline_has_the_name_that_its_manifests_say_wherever_the_url_leads(
     monkeypatch.chdir(pipeline)
     for url in (str(link), "."):
         (sink.root / "owner").unlink()
-        plan_rollback(url, "2", sinks={"totals": cast(Any, sink)})
+        rollback(url, "2", sinks={"totals": cast(Any, sink)}, dry_run=True)
         assert (sink.root / "owner").read_text().startswith("orders/totals/")
 
 
 def test_a_start_under_another_name_is_refused_before_it_claims(tmp_path: Path) -> None:
     make_pipeline(tmp_path, 2)
     (tmp_path / "store" / "orders").rename(tmp_path / "store" / "orders2")
-    store, clock = open_store(str(tmp_path / "store" / "orders2")), SystemClock()
-    log, misread = Log(store, clock, Settings()), FaultyStore(store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    place = locate(str(tmp_path / "store" / "orders2"))
+    misread = FaultyStore(place.store, Faults(Fault("bit-flipped", verb="get", nth=2)))
+    place = msgspec.structs.replace(place, store=misread)
     for _ in ("sound", "read wrong once"):
         with pytest.raises(InvalidInput, match="holds the pipeline 'orders'") as caught:
-            refuse_foreign(misread, log, "orders2", "spark")
+            refuse_foreign(place, "spark")
         assert caught.value.code == "pipeline.renamed"
-    assert refuse_foreign(misread, log, "orders", "spark") is not None
+    assert refuse_foreign(msgspec.structs.replace(place, name="orders"), "spark") is not None
 
 
 def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:
@@ -611,10 +611,10 @@ def test_a_time_names_what_is_on_the_branch(tmp_path: Path) -> None:
     driver.step()
     driver.release()
     # At 10:02 there was epoch 3, which was undone; 2 is the newest before it that was not.
-    plan = plan_rollback(str(pipeline), "@2026-11-15T10:02Z")
+    plan = rollback(str(pipeline), "@2026-11-15T10:02Z", dry_run=True)
     assert plan.to_epoch == 2
     assert [(passed.epoch, passed.reason) for passed in plan.passed_over] == [(3, "undone by a rollback")]
-    assert plan_rollback(str(pipeline), "2").passed_over == []
+    assert rollback(str(pipeline), "2", dry_run=True).passed_over == []
 
 
 def test_a_rollback_that_fails_after_its_claim_ends_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def test_a_sweep_removes_what_a_killed_writer_has_left_and_counts_it(tmp_path: P
     left = driver.pipeline / "checkpoints" / "._latest.0123456789abcdef.tmp"
     left.write_bytes(b"half")
     started = driver.driver
-    references = References(driver.store, driver.settings)
+    references = References(driver.place)
     assert sweep(driver.place, started.permit, started.claimed.survey, driver.sinks, references) == 1
     assert not left.exists()
 

@@ -48,7 +48,6 @@ def _parse_duration(_ctx: click.Context, _parameter: click.Parameter, text: str 
 @click.option("--keep-daily", type=_NUMBER, metavar="N", help="Keep the newest of each of the last N days with one.")
 @click.option(
     "--keep-within",
-    "keep_within",
     metavar="DURATION",
     callback=_parse_duration,
     help="Keep all made within this time before the newest: 90min, 36h, 7d, 1d12h.",

@@ -39,57 +39,29 @@ def command() -> None:
     """
 
 
+def _number(
+    name: str, limits: tuple[int, int | None], default: int, metavar: str, text: str
+) -> Callable[[_Function], _Function]:
+    """Make an option of a whole number. One of SECONDS has its unit in the parameter's name."""
+    names = (name, f"{name.removeprefix('--').replace('-', '_')}_s") if metavar == "SECONDS" else (name,)
+    return click.option(
+        *names, type=click.IntRange(*limits), default=default, show_default=True, metavar=metavar, help=text
+    )
+
+
+_SHARED = (
+    _number("--max-message", (1, 64 * _MIB), _MIB, "BYTES", "Refuse a larger message."),
+    _number("--max-held", (1, None), 100_000_000, "N", "Let senders wait when so many messages wait for the pipeline."),
+    _number("--max-held-bytes", (1, None), 16 * 1024 * _MIB, "BYTES", "The same, by size."),
+    _number("--keep-keys", (0, 366 * 86400), 3600, "SECONDS",
+            "Know an idempotency key for at least so long, while a receiver runs."),
+    _number("--max-keys", (1, None), 10_000_000, "N", "Let senders wait when so many keys are known."),
+    json_option,
+)  # fmt: skip
+
+
 def _shared(function: _Function) -> _Function:
-    for option in reversed(
-        [
-            click.option(
-                "--max-message",
-                "max_message",
-                type=click.IntRange(1, 64 * _MIB),
-                default=_MIB,
-                show_default=True,
-                metavar="BYTES",
-                help="Refuse a larger message.",
-            ),
-            click.option(
-                "--max-held",
-                "max_held",
-                type=click.IntRange(1),
-                default=100_000_000,
-                show_default=True,
-                metavar="N",
-                help="Let senders wait when so many messages wait for the pipeline.",
-            ),
-            click.option(
-                "--max-held-bytes",
-                "max_held_bytes",
-                type=click.IntRange(1),
-                default=16 * 1024 * _MIB,
-                show_default=True,
-                metavar="BYTES",
-                help="The same, by size.",
-            ),
-            click.option(
-                "--keep-keys",
-                "keep_keys_s",
-                type=click.IntRange(0, 366 * 86400),
-                default=3600,
-                show_default=True,
-                metavar="SECONDS",
-                help="Know an idempotency key for at least so long, while a receiver runs.",
-            ),
-            click.option(
-                "--max-keys",
-                "max_keys",
-                type=click.IntRange(1),
-                default=10_000_000,
-                show_default=True,
-                metavar="N",
-                help="Let senders wait when so many keys are known.",
-            ),
-            json_option,
-        ]
-    ):
+    for option in reversed(_SHARED):
         function = option(function)
     return function
 
@@ -103,33 +75,9 @@ def _shared(function: _Function) -> _Function:
     metavar="[HOST:]PORT",
     help="Where; port 0 is any free one.",
 )
-@click.option(
-    "--max-body",
-    "max_body",
-    type=click.IntRange(1, 64 * _MIB),
-    default=8 * _MIB,
-    show_default=True,
-    metavar="BYTES",
-    help="Refuse a larger request.",
-)
-@click.option(
-    "--max-messages",
-    "max_messages",
-    type=click.IntRange(1, 1_000_000),
-    default=100_000,
-    show_default=True,
-    metavar="N",
-    help="Refuse a request with more lines.",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.IntRange(1, 3600),
-    default=30,
-    show_default=True,
-    metavar="SECONDS",
-    help="Give up a request whose head or body takes longer.",
-)
+@_number("--max-body", (1, 64 * _MIB), 8 * _MIB, "BYTES", "Refuse a larger request.")
+@_number("--max-messages", (1, 1_000_000), 100_000, "N", "Refuse a request with more lines.")
+@_number("--timeout", (1, 3600), 30, "SECONDS", "Give up a request whose head or body takes longer.")
 @_shared
 def http(
     folder: str,
@@ -190,7 +138,6 @@ def http(
 @click.option("--position", "path", metavar="PATH", help="Where a message has its position, like '$.seq'.")
 @click.option(
     "--first-position",
-    "first_position",
     default="0",
     show_default=True,
     metavar="TEXT",
@@ -199,7 +146,7 @@ def http(
 @click.option(
     "--unique-positions",
     is_flag=True,
-    help="No two messages have one position: go on after the newest, which is else asked for once more.",
+    help="No two messages have one position: go on after the newest, instead of asking for it again.",
 )
 @_shared
 def ws(

@@ -34,10 +34,9 @@ def command(url: str, *, keep: tuple[str, ...], keep_older: bool, yes: bool, as_
       slackwater repair s3://bucket/slackwater/orders --yes
       slackwater repair s3://bucket/slackwater/orders --keep alerts --keep-older --yes
     """
-    from ..ops.repair import plan_repair, repair  # noqa: PLC0415
+    from ..ops.repair import repair  # noqa: PLC0415
 
-    act = repair if yes else plan_repair
-    plan = act(url, keep=keep, keep_older=keep_older, settings=make_settings(timeout_s))
+    plan = repair(url, keep=keep, keep_older=keep_older, dry_run=not yes, settings=make_settings(timeout_s))
     if as_json:
         print_json({"url": url, "acted": yes and plan is not None, "plan": plan})
     elif plan is None:
@@ -74,4 +73,4 @@ def _print(plan: RepairPlan, keep_older: bool) -> None:
     if leaving and not keep_older:
         note("--keep-older keeps those of them that are whole; only when nobody else is at work on the pipeline")
     for label in plan.damaged_labels:
-        note(f"bytes of the savepoint {label} are missing: it stays, and can be mended from a copy")
+        note(f"bytes of the savepoint {label} are missing: it stays, and can be restored from a copy")

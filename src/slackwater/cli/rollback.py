@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 @click.command("rollback")
 @url_argument
 @click.option(
-    "--to",
-    "to",
-    metavar="REF",
-    required=True,
-    help="The checkpoint to go back to: epoch, id, label, @TIME, or newest-verified.",
+    "--to", metavar="REF", required=True, help="The checkpoint to go back to: epoch, id, label, @TIME, newest-verified."
 )
 @click.option("--keep", multiple=True, metavar="SINK", help="Leave this sink's rows as they are. May be repeated.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, only the plan is shown.")
@@ -39,10 +35,9 @@ def command(url: str, *, to: str, keep: tuple[str, ...], yes: bool, as_json: boo
       slackwater rollback s3://bucket/slackwater/orders --to before-upgrade --yes
       slackwater rollback s3://bucket/slackwater/orders --to newest-verified --keep alerts --yes
     """
-    from ..ops.rollback import plan_rollback, rollback  # noqa: PLC0415
+    from ..ops.rollback import rollback  # noqa: PLC0415
 
-    act = rollback if yes else plan_rollback
-    plan = act(url, to, keep=keep, settings=make_settings(timeout_s))
+    plan = rollback(url, to, keep=keep, dry_run=not yes, settings=make_settings(timeout_s))
     acted = yes and not plan.done
     tell_choice(to, plan.to_epoch, plan.to_created_at_ms, plan.passed_over)
     if as_json:

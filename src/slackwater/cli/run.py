@@ -22,7 +22,6 @@ from .options import json_option
 from .text import note, print_json
 
 _WRAPPED = re.compile(r"slackwater\.[\w.]*?(\w+): \[([a-z0-9_]+(?:\.[a-z0-9_]+)+)\] (.*?)(?: \(hint: (.*)\))?$", re.M)
-_STOPPING = Code.PIPELINE_STOPPING
 _POLL_S = 0.05
 
 
@@ -65,9 +64,7 @@ def _check(app: str) -> None:
         line = f" (line {error.lineno})" if isinstance(error, SyntaxError) and error.lineno else ""
         message = error.msg if isinstance(error, SyntaxError) else str(error)
         raise InvalidInput(
-            f"{app} is not a Python program: {message}{line}",
-            code="usage.wrong",
-            hint="slackwater run path/to/app.py",
+            f"{app} is not a Python program: {message}{line}", code="usage.wrong", hint="slackwater run path/to/app.py"
         ) from None
 
 
@@ -206,7 +203,7 @@ def _expect_interrupt() -> None:
 
 def _was_asked_for(failure: BaseException) -> bool:
     typed = _typed(failure)
-    return isinstance(failure, KeyboardInterrupt) or (typed is not None and typed.code == _STOPPING)
+    return isinstance(failure, KeyboardInterrupt) or (typed is not None and typed.code == Code.PIPELINE_STOPPING)
 
 
 def _report(failure: BaseException, path: str) -> int:
@@ -226,7 +223,7 @@ def _report(failure: BaseException, path: str) -> int:
 
 
 def _typed(failure: BaseException) -> SlackwaterError | None:
-    """Find our own error among the causes, or else in the text: Spark passes on nothing but that."""
+    """Find our own error among the causes, or in the text: Spark passes on nothing but that."""
     link: BaseException | None = failure
     seen: set[int] = set()
     while link is not None and id(link) not in seen:

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .options import (
-    at_option,
-    make_settings,
-    store_options,
-    tell_choice,
-    url_and,
-    url_argument,
-)
+from .options import at_option, make_settings, store_options, tell_choice, url_and, url_argument
 from .text import format_age, format_time, note, plain, print_json, print_table
 
 

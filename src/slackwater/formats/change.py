@@ -50,51 +50,53 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 # --- the changes
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="claim", tag_field="type"):
+class _Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=str.lower, tag_field="type"):
+    """Stored with the lower-case name of its class as its ``type``."""
+
+
+class NewCheckpoint(_Change, frozen=True, kw_only=True):
+    """A change that makes a checkpoint, and vouches for its manifest."""
+
+    epoch: Count
+    checkpoint_id: CheckpointId
+    manifest_sha256: Sha256
+    manifest_size_bytes: Count
+    parent_id: CheckpointId | None
+
+
+class Claim(_Change, frozen=True, kw_only=True):
     """A driver starts. ``uid`` names the pipeline if this is its first record; later ones keep the first."""
 
     uid: RandomId
     driver: Annotated[str, Meta(max_length=200)]
 
 
-class Checkpoint(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="checkpoint", tag_field="type"
-):
+class Checkpoint(NewCheckpoint, frozen=True, kw_only=True):
     """This checkpoint counts. It also settles the epoch before it, retires older ones, tells whose bytes are gone."""
 
     generation: Count
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-    manifest_size_bytes: Count
-    parent_id: CheckpointId | None
     settled: Settlement | None
     retire: list[Count]
     deleted: list[Count]
 
 
-class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="rollback", tag_field="type"):
+class Rollback(NewCheckpoint, frozen=True, kw_only=True):
     """A checkpoint whose content is an older epoch's; the epochs between are undone. Sinks follow at the next start."""
 
     generation: Count
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-    manifest_size_bytes: Count
-    parent_id: CheckpointId | None
     to_epoch: Count
 
 
-class Label(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="label", tag_field="type"):
+class Label(_Change, frozen=True, kw_only=True):
     label: Name
     epoch: Count
 
 
-class Unlabel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="unlabel", tag_field="type"):
+class Unlabel(_Change, frozen=True, kw_only=True):
     label: Name
 
 
-class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release", tag_field="type"):
+class Release(_Change, frozen=True, kw_only=True):
     """The driver ends, and says how its last epoch was settled."""
 
     generation: Count
@@ -102,28 +104,23 @@ class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     deleted: list[Count]
 
 
-class Retire(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="retire", tag_field="type"):
+class Retire(_Change, frozen=True, kw_only=True):
     """These checkpoints are gone, and their bytes may be deleted. Anyone may say so; a running driver goes on."""
 
     epochs: list[Count]
 
 
-class Deleted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deleted", tag_field="type"):
+class Deleted(_Change, frozen=True, kw_only=True):
     """The bytes of these retired checkpoints are gone, too."""
 
     epochs: list[Count]
 
 
-class Repair(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="repair", tag_field="type"):
+class Repair(NewCheckpoint, frozen=True, kw_only=True):
     """Go on from the record ``from_number``: all after it were damaged. A claim, a rollback and a release in one."""
 
     driver: Annotated[str, Meta(max_length=200)]
     from_number: Count
-    epoch: Count
-    checkpoint_id: CheckpointId
-    manifest_sha256: Sha256
-    manifest_size_bytes: Count
-    parent_id: CheckpointId | None
     to_epoch: Count
     retire: list[Count]
 

@@ -320,6 +320,17 @@ def kind_of(manifest: Manifest) -> Kind:
     return "program" if OFFSETS_FILE in paths else "keyed" if KEYED_FILE in paths else "spark"
 
 
+def vouch(manifest: Manifest, data: bytes) -> dict[str, Any]:
+    """Say what a record says of a manifest that is stored as ``data``: the fields of a ``NewCheckpoint``."""
+    return {
+        "epoch": manifest.epoch,
+        "checkpoint_id": manifest.checkpoint_id,
+        "manifest_sha256": hashlib.sha256(data).hexdigest(),
+        "manifest_size_bytes": len(data),
+        "parent_id": manifest.parent_id,
+    }
+
+
 def references(manifest: Manifest) -> frozenset[str]:
     """Name every object that the checkpoint needs, its manifest apart."""
     return frozenset(entry.key for entry in manifest.objects)

@@ -76,7 +76,7 @@ def open_keyed(
     # A table is stored once, and never packed with others: it is compressed already, and may be needed alone.
     settings = msgspec.structs.replace(settings or Settings(), keep_last=config.max_retained, object_min_bytes=1)
     located = locate(config.url, settings, storage_options)
-    refuse_foreign(located.store, located.log, located.name, "keyed")
+    refuse_foreign(located, "keyed")
     if located.log.state is None:
         refuse_inside_pipeline(config.url, settings, storage_options)
     local = LocalFolder(config.folder, located.clock, archive_wal=not config.truncate_wal)

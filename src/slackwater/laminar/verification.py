@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
 from ..errors import SlackwaterError, Unavailable
+from ..parallel import OnProgress
 from . import lcb1, manifest_v1
 from .findings import Findings, Severity
 from .folder import Folder, LaminarCheckpoint, artifact_key, read_sidecar
 from .manifest_v1 import CheckpointManifest
 from .manifest_v2 import CheckpointManifestV2, PartitionSnapshotEntry
-
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 class FolderFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ def verify_folder(
     checkpoints: Iterable[LaminarCheckpoint],
     *,
     read_data: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> FolderVerification:
     """Report what is wrong with the checkpoints and with the batches; or, reading all, with their bytes too."""
     checkpoints = list(checkpoints)

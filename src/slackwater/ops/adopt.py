@@ -36,7 +36,8 @@ def adopt(
     What the query wrote for micro-batches that it did not commit stays where it is, and is written again.
     """
     settings = Settings()
-    url = join_url(_as_text(store, "store.invalid"), format_name(pipeline))
+    store_url = _as_text(store, "store.invalid")
+    url = join_url(store_url, format_name(pipeline))
     root = _local(_as_text(directory, "folder.unusable"))
     newest = _newest_commit(root)
     # Read before anything is claimed: a directory that cannot be adopted changes nothing.
@@ -47,7 +48,7 @@ def adopt(
             code="pipeline.running",
             hint="stop it first, then adopt its directory",
         )
-    refuse_pipeline(_as_text(store, "store.invalid"), settings, storage_options)
+    refuse_pipeline(store_url, settings, storage_options)
     place = locate(url, settings, storage_options)
 
     def refuse_old(state: State | None) -> None:

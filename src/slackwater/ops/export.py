@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -28,7 +27,7 @@ from ..keyed.state import KeyedState
 from ..laminar import lcb1, manifest_v2
 from ..laminar.layout import CheckpointPaths, object_key
 from ..laminar.manifest_v2 import CheckpointManifestV2, OperatorSnapshotEntry, PartitionSnapshotEntry, SourceOffsetEntry
-from ..parallel import in_parallel
+from ..parallel import Counted, OnProgress, in_parallel
 from ..program import read_checkpoint
 from ..protocol.address import refuse_inside_pipeline
 from ..protocol.directory import write_files
@@ -50,8 +49,6 @@ _REFUSED: Mapping[Kind, str] = {
     "spark": "their state is in files of Spark's state store, which LaminarDB cannot read",
     "imported": "the folder that they were imported from has them",
 }
-
-Progress = Callable[[int, int], None]  # bytes written so far, bytes to write
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +89,7 @@ def export(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     folder_options: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Exported:
     """Write a checkpoint of the pipeline ``{store}/{name}``, a program's or a keyed state's, as LaminarDB reads it.
 
@@ -100,7 +97,7 @@ def export(
     what an interrupted export of the same checkpoint has left, which is then completed. The pipeline is only read.
     """
     settings = settings or Settings()
-    pipeline = read_pipeline(os.fspath(url), settings, storage_options)
+    pipeline = read_pipeline(url, settings, storage_options)
     entry = resolve(pipeline.state, str(at))
     with pipeline.log.unless_retired(entry):
         manifest = load_manifest(pipeline.store, entry)
@@ -217,23 +214,19 @@ def _of_file(operator: str, number: int, path: Path) -> _Snapshot:
 # --- write
 
 
-def _write(target: Store, manifest: Manifest, state: _State, settings: Settings, progress: Progress | None) -> None:
+def _write(target: Store, manifest: Manifest, state: _State, settings: Settings, progress: OnProgress | None) -> None:
     """Put the snapshots, then what makes a checkpoint of them. Each is whole or not there, so it may be done again."""
     paths = [_PATHS.snapshot(manifest.checkpoint_id, s.operator, s.partition) for s in state.snapshots]
     keys = [object_key(path) for path in paths]
     _refuse_keys(keys)
     document = _document(manifest, state, paths)
-    total, done, counting = document.total_size_bytes, 0, threading.Lock()
+    written = Counted(progress, document.total_size_bytes)
 
     def put(key: str, snapshot: _Snapshot) -> None:
-        nonlocal done
         data = snapshot.data
         target.put(key, data if isinstance(data, bytes) else _OnDisk(data, snapshot.size_bytes))
         reach("export.snapshot.after")
-        with counting:
-            done += snapshot.size_bytes
-            if progress is not None:
-                progress(done, total)
+        written.add(snapshot.size_bytes)
 
     in_parallel([partial(put, *each) for each in zip(keys, state.snapshots, strict=True)], settings.concurrency)
     target.put(_PATHS.manifest(manifest.checkpoint_id), manifest_v2.encode(document))

@@ -25,7 +25,7 @@ from ..formats.state import LiveCheckpoint, State
 from ..protocol.keep_rules import KeepRules, Verdict, plan_forget, plan_forget_one, plan_retire_forgotten
 from ..protocol.latest import refuse_lost_records
 from ..protocol.pipeline import Pipeline
-from ..protocol.retention import Doomed, References, delete_doomed, find_doomed, find_needed
+from ..protocol.retention import Doomed, References, delete_doomed, find_all_doomed, find_doomed
 from ..protocol.state import apply
 from ..settings import Settings
 from ..store import Store
@@ -102,7 +102,7 @@ def _rules(**given: object) -> KeepRules:
         return msgspec.convert(given, KeepRules)
     except msgspec.ValidationError as error:
         raise InvalidInput(
-            f"the rules cannot be so: {error}",
+            f"the rules are not valid: {error}",
             code="option.invalid",
             hint="every rule is at least 1, or left out; slackwater forget --help",
         ) from None
@@ -171,7 +171,7 @@ def plan_forgetting(pipeline: Pipeline, choose: Choose) -> Forgetting:
     verdicts = choose(state)
     forgotten = [verdict.epoch for verdict in verdicts if not verdict.keep]
     after = apply(state, Retire(epochs=forgotten), number=0, append_id="", at_ms=0)
-    references = References(store, pipeline.settings)
+    references = References(pipeline)
     doomed = find_doomed(after, references.of_live(after), references)
     return Forgetting(
         checkpoints=verdicts,
@@ -183,7 +183,7 @@ def plan_forgetting(pipeline: Pipeline, choose: Choose) -> Forgetting:
 
 def forget_chosen(pipeline: Pipeline, choose: Choose) -> Forgetting:
     """Retire what ``choose`` lets go, and delete its bytes. Interrupted at any point, the same call goes on."""
-    references = References(pipeline.store, pipeline.settings)
+    references = References(pipeline)
     waiting = [entry.epoch for entry in _read(pipeline).retired]
     verdicts: dict[int, Verdict] = {}
     freed_bytes, more = 0, True
@@ -223,8 +223,7 @@ def _delete(pipeline: Pipeline, references: References) -> int:
     store, log = pipeline.store, pipeline.log
     if not pipeline.state.retired:
         return 0
-    state, needed = find_needed(log, None, references)
-    doomed = find_doomed(state, needed, references)
+    doomed = find_all_doomed(None, references)
     freed_bytes = _measure(store, doomed)
     delete_doomed(store, doomed)
 

@@ -18,6 +18,7 @@ from ..formats.manifest import Origin
 from ..formats.state import State
 from ..laminar.content import Content, Piece, fetch, load_content, partition_path
 from ..laminar.folder import Folder, open_folder, resolve
+from ..parallel import Counted, OnProgress
 from ..protocol.address import pipeline_name, refuse_inside_pipeline
 from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
 from ..protocol.driver import make_first
@@ -26,8 +27,6 @@ from ..protocol.pipeline import Pipeline, locate
 from ..protocol.verified_reads import load_manifest
 from ..settings import Settings
 from ..store import Store, open_store
-
-Progress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 class Imported(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +49,7 @@ def import_folder(
     settings: Settings | None = None,
     storage_options: Mapping[str, str] | None = None,
     folder_options: Mapping[str, str] | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Imported:
     """Make a checkpoint of the LaminarDB folder the first one of the pipeline ``{store}/{name}``.
 
@@ -94,16 +93,14 @@ def _recognise(store: Store) -> Folder:
     return folder
 
 
-def _spool(folder: Folder, content: Content, spool: Path, progress: Progress | None) -> Cut:
+def _spool(folder: Folder, content: Content, spool: Path, progress: OnProgress | None) -> Cut:
     """Bring every piece, verified, onto the local disk, so that a large state needs no memory."""
     sources: dict[str, Path] = {}
-    done, total = 0, sum(piece.size_bytes for piece in content.pieces)
+    read = Counted(progress, sum(piece.size_bytes for piece in content.pieces))
     for number, piece in enumerate(content.pieces):
         sources[piece.path] = spool / str(number)
         sources[piece.path].write_bytes(fetch(folder, piece))
-        done += piece.size_bytes
-        if progress is not None:
-            progress(done, total)
+        read.add(piece.size_bytes)
     return cut_of(content, lambda piece: CutFile(piece.path, sources[piece.path], piece.size_bytes))
 
 

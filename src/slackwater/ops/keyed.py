@@ -38,7 +38,7 @@ def keyed_checkpoints(
     b'model 7'
     """
     settings = settings or Settings()
-    pipeline = read_pipeline(os.fspath(url), settings, storage_options)
+    pipeline = read_pipeline(url, settings, storage_options)
     jobs = [partial(_describe, pipeline.store, entry) for entry in reversed(pipeline.state.live)]
     told = in_parallel(jobs, settings.concurrency)
     if any(made.problem for made in told):
@@ -68,7 +68,7 @@ def outside_state(
     storage_options: Mapping[str, str] | None = None,
 ) -> bytes:
     """Load the bytes from outside that ``create_checkpoint(state)`` kept with the checkpoint ``at``, verified."""
-    pipeline = read_pipeline(os.fspath(url), settings, storage_options)
+    pipeline = read_pipeline(url, settings, storage_options)
     entry = resolve(pipeline.state, str(at))
     with pipeline.log.unless_retired(entry):
         manifest = load_manifest(pipeline.store, entry)

@@ -75,65 +75,36 @@ class PreparedRepair(msgspec.Struct, frozen=True, kw_only=True):
     document: Manifest
 
 
-def plan_repair(
-    url: str | os.PathLike[str],
-    *,
-    keep: Iterable[str] = (),
-    keep_older: bool = False,
-    sinks: Mapping[str, Sink] | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    settings: Settings | None = None,
-) -> RepairPlan | None:
-    """Plan how to go on from the record before a damaged newest one; None when there is nothing to repair.
-
-    ``sinks`` by name are those that need options to be opened; ``storage_options`` are the store's own.
-    """
-    pipeline = locate(os.fspath(url), settings, storage_options)
-    prepared = _prepare(pipeline, keep, keep_older, sinks or {}, storage_options)
-    return prepared.plan if prepared else None
-
-
 def repair(
     url: str | os.PathLike[str],
     *,
     keep: Iterable[str] = (),
     keep_older: bool = False,
     sinks: Mapping[str, Sink] | None = None,
+    dry_run: bool = False,
     storage_options: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> RepairPlan | None:
     """Go on from the record before a damaged newest one; the next start brings the sinks there. A driver is fenced.
 
-    ``keep`` names sinks whose rows shall stay. ``keep_older`` says that nobody else is at work on the pipeline: then
-    older checkpoints stay, too, beside savepoints. Refused, with nothing changed, where a sink would refuse. None:
-    there was nothing to repair, or somebody else was first.
+    ``keep`` names sinks whose rows shall stay; ``sinks`` by name are those that need options to be opened.
+    ``keep_older`` says that nobody else is at work on the pipeline: then older checkpoints stay, too, beside
+    savepoints. Refused, with nothing changed, where a sink would refuse. None: there was nothing to repair, or somebody
+    else was first. A ``dry_run`` only plans.
     """
-    pipeline = locate(os.fspath(url), settings, storage_options)
-    prepared = _prepare(pipeline, keep, keep_older, sinks or {}, storage_options)
-    if prepared is None:
-        return None
-    check_refused(prepared.plan)
-    return prepared.plan if carry_out(pipeline, prepared, driver=this_process("repair")) else None
-
-
-def _prepare(
-    pipeline: Pipeline,
-    keep: Iterable[str],
-    keep_older: bool,
-    sinks: Mapping[str, Sink],
-    storage_options: Mapping[str, str] | None,
-) -> PreparedRepair | None:
-    try:
-        read_pipeline(pipeline.url, pipeline.settings, storage_options)
-        return None
-    except Corrupt as damage:
-        if damage.code != Code.LOG_CORRUPT:
-            raise
 
     def open_one(name: str, output: SinkOutput) -> Sink | None:
-        return sinks.get(name) or open_sink(output.kind, output.address)
+        return (sinks or {}).get(name) or open_sink(output.kind, output.address)
 
-    return prepare(pipeline, open_one, keep=listed(keep), keep_older=keep_older)
+    pipeline = locate(os.fspath(url), settings, storage_options)
+    prepared = prepare(pipeline, open_one, keep=listed(keep), keep_older=keep_older)
+    if prepared is None:
+        read_pipeline(url, settings, storage_options)  # which refuses one that is not there
+        return None
+    if dry_run:
+        return prepared.plan
+    check_refused(prepared.plan)
+    return prepared.plan if carry_out(pipeline, prepared, driver=this_process("repair")) else None
 
 
 def prepare(
@@ -217,13 +188,9 @@ def carry_out(pipeline: Pipeline, prepared: PreparedRepair, *, driver: str) -> b
     counts = pipeline.log.repair(
         prepared.lost,
         Repair(
+            **manifests.vouch(document, data),
             driver=driver,
             from_number=plan.from_number,
-            epoch=document.epoch,
-            checkpoint_id=checkpoint_id,
-            manifest_sha256=hashlib.sha256(data).hexdigest(),
-            manifest_size_bytes=len(data),
-            parent_id=document.parent_id,
             to_epoch=plan.to_epoch,
             retire=[retired.epoch for retired in plan.retired],
         ),

@@ -76,41 +76,25 @@ class RollbackPlan(Plan, frozen=True, kw_only=True):
     done: bool
 
 
-def plan_rollback(
-    url: str | os.PathLike[str],
-    to: str | int,
-    *,
-    keep: Iterable[str] = (),
-    sinks: Mapping[str, Sink] | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    settings: Settings | None = None,
-) -> RollbackPlan:
-    """Plan a rollback of the pipeline ``{store}/{name}``: what each sink will do, from where sources are read again.
-
-    ``to`` is a REF, or ``newest-verified``. ``sinks`` by name are those that need options to be opened;
-    ``storage_options`` are the store's own.
-    """
-    pipeline = read_pipeline(os.fspath(url), settings, storage_options)
-    return _plan(pipeline, str(to), listed(keep), sinks or {})
-
-
 def rollback(
     url: str | os.PathLike[str],
     to: str | int,
     *,
     keep: Iterable[str] = (),
     sinks: Mapping[str, Sink] | None = None,
+    dry_run: bool = False,
     storage_options: Mapping[str, str] | None = None,
     settings: Settings | None = None,
 ) -> RollbackPlan:
     """Roll a pipeline back, on record; its next start undoes in the sinks. A driver that runs is fenced.
 
-    ``keep`` names sinks whose rows shall stay. Refused, with nothing changed, where a sink says that it would refuse.
-    With ``done`` in the plan that is returned, nothing was done: a driver that runs goes on.
+    ``to`` is a REF, or ``newest-verified``. ``keep`` names sinks whose rows shall stay; ``sinks`` by name are those
+    that need options to be opened. Refused, with nothing changed, where a sink says that it would refuse. With ``done``
+    in the plan that is returned, nothing was done: a driver that runs goes on. A ``dry_run`` only plans.
     """
-    pipeline, keep = read_pipeline(os.fspath(url), settings, storage_options), listed(keep)
+    pipeline, keep = read_pipeline(url, settings, storage_options), listed(keep)
     planned = _plan(pipeline, str(to), keep, sinks or {})
-    if planned.done:
+    if dry_run or planned.done:
         return planned
     check_refused(planned)
     # Whatever puts state into a pipeline is a driver: a running one is fenced here, and cannot add an epoch.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -15,7 +14,7 @@ from ..formats.change import Repair
 from ..formats.keys import CHECKPOINTS, LATEST, manifest_key, record_key
 from ..formats.manifest import File, Manifest, Object, all_files, decode_inline
 from ..formats.state import LiveCheckpoint, State
-from ..parallel import in_parallel
+from ..parallel import Counted, OnProgress, in_parallel
 from ..protocol.artifacts import check_object, read_batch
 from ..protocol.latest import epoch_ahead, read_pointer
 from ..protocol.log import list_records
@@ -25,8 +24,6 @@ from ..settings import Settings
 from ..store import Store
 from .pipelines import read_pipeline
 from .refs import Choice, choose
-
-OnProgress = Callable[[int, int], None]  # bytes read so far, bytes to read
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +61,7 @@ class _Need(msgspec.Struct):
     epochs: list[int]
     files: dict[tuple[str, str], File]
 
-    def fail(self, *, code: str, message: str) -> Finding:
+    def fail(self, message: str, code: str = "object.damaged") -> Finding:
         return Finding(severity="error", code=code, key=self.stored.key, epochs=self.epochs, message=message)
 
 
@@ -133,17 +130,15 @@ def verify_checkpoints(
     for need in needs.values():
         size = sizes.get(need.stored.key)
         if size is None:
-            findings.append(need.fail(code="object.damaged", message="the object is not there"))
+            findings.append(need.fail("the object is not there"))
         elif size != need.stored.size_bytes:
-            findings.append(
-                need.fail(code="object.damaged", message=f"it has {size} bytes, not {need.stored.size_bytes}")
-            )
+            findings.append(need.fail(f"it has {size} bytes, not {need.stored.size_bytes}"))
         else:
             sound.append(need)
     read_bytes = 0
     if read_data:
         read_bytes = sum(need.stored.size_bytes for need in sound)
-        counted = _Counted(progress, read_bytes)
+        counted = Counted(progress, read_bytes)
         jobs_of_data = [lambda need=need: _verify_data(store, need, counted) for need in sound]
         findings += [finding for found in in_parallel(jobs_of_data, settings.concurrency) for finding in found]
         findings += _verify_history(store, settings, pipeline.log.kept_records)
@@ -185,33 +180,20 @@ def _verify_manifest(store: Store, entry: LiveCheckpoint, uid: str) -> tuple[Man
     return manifest, []
 
 
-class _Counted:
-    """Bytes read so far, told from several threads."""
-
-    def __init__(self, progress: OnProgress | None, total: int) -> None:
-        self._progress, self._total, self._done, self._lock = progress, total, 0, threading.Lock()
-
-    def add(self, size_bytes: int) -> None:
-        with self._lock:
-            self._done += size_bytes
-            if self._progress:
-                self._progress(self._done, self._total)
-
-
-def _verify_data(store: Store, need: _Need, counted: _Counted) -> list[Finding]:
+def _verify_data(store: Store, need: _Need, counted: Counted) -> list[Finding]:
     findings = []
     try:
         if need.stored.kind == "batch":
             inside = {(path, sha256) for path, _, sha256 in read_batch(store, need.stored)}
             findings += [
-                need.fail(code="object.damaged", message=f"the batch does not hold {path} as the manifest names it")
+                need.fail(f"the batch does not hold {path} as the manifest names it")
                 for path, sha256 in need.files
                 if (path, sha256) not in inside
             ]
         else:
             check_object(store, need.stored, need.files.values())
     except DAMAGE as error:
-        findings.append(need.fail(code=error.code, message=error.message))
+        findings.append(need.fail(error.message, error.code))
     counted.add(need.stored.size_bytes)
     return findings
 
@@ -226,7 +208,7 @@ def _verify_retired(store: Store, state: State, needed: _Needs, settings: Settin
         except DAMAGE as error:
             key = manifest_key(entry.checkpoint_id)
             findings.append(Finding(severity="error", code=error.code, key=key, epochs=[], message=error.message))
-    counted = _Counted(None, 0)
+    counted = Counted(None, 0)
     surplus = [need for stored, need in needs.items() if stored not in needed]
     jobs = [lambda need=need: _verify_data(store, need, counted) for need in surplus]
     findings += [finding for found in in_parallel(jobs, settings.concurrency) for finding in found]
@@ -252,7 +234,7 @@ def _verify_history(store: Store, settings: Settings, kept_records: int) -> list
             data = store.get(record_key(number), max_bytes=records.MAX_RECORD_BYTES)
             return records.decode(data, number=number), records.digest(data)
         except DAMAGE as error:
-            return _of_record(number, code=error.code, message=error.message)
+            return _of_record(number, error.message, code=error.code)
 
     numbers, _ = _list_kept(store, kept_records)
     jobs = [lambda number=number: read(number) for number in numbers]
@@ -263,7 +245,7 @@ def _verify_history(store: Store, settings: Settings, kept_records: int) -> list
     findings: list[Finding] = []
     if numbers and numbers[0] > oldest:
         gone = f"records {oldest} to {numbers[0] - 1} are not there"
-        findings.append(_of_record(numbers[0], code="log.inconsistent", message=gone))
+        findings.append(_of_record(numbers[0], gone, code="log.inconsistent"))
     previous: tuple[int, str] | None = None
     for number, result in results[-len(numbers) :] if numbers else []:
         if isinstance(result, Finding):
@@ -277,15 +259,10 @@ def _verify_history(store: Store, settings: Settings, kept_records: int) -> list
             digests = {found: told[1] for found, told in results if not isinstance(told, Finding)}
             previous = number - 1, digests.get(change.from_number, record.previous_sha256 or "")
         if previous is not None and previous[0] != number - 1:
-            findings.append(
-                _of_record(
-                    number, code="log.inconsistent", message=f"records {previous[0] + 1} to {number - 1} are not there"
-                )
-            )
+            gone = f"records {previous[0] + 1} to {number - 1} are not there"
+            findings.append(_of_record(number, gone, code="log.inconsistent"))
         elif previous is not None and record.previous_sha256 != previous[1]:
-            findings.append(
-                _of_record(number, code="log.inconsistent", message="it does not follow the record before it")
-            )
+            findings.append(_of_record(number, "it does not follow the record before it", code="log.inconsistent"))
         previous = number, digest
     return findings
 
@@ -303,7 +280,7 @@ def _list_kept(store: Store, kept_records: int) -> tuple[list[int], int]:
     return [number for number in numbers if number >= oldest], oldest
 
 
-def _of_record(number: int, *, code: str, message: str) -> Finding:
+def _of_record(number: int, message: str, *, code: str) -> Finding:
     return Finding(severity="error", code=code, key=record_key(number), epochs=[], message=message)
 
 
@@ -314,5 +291,5 @@ def _verify_pointer(store: Store, state: State, pointer: str | None) -> list[Fin
     if pointer is not None and (lost := epoch_ahead(store, state, pointer)) is not None:
         message = f"it names epoch {lost}, and the log ends at {state.epoch}: newer records have been lost"
         return [Finding(severity="error", code="log.records_lost", key=LATEST, epochs=[], message=message)]
-    message = "it does not name the head; it is a hint that decides nothing, and the next checkpoint mends it"
+    message = "it does not name the head; it is a hint that decides nothing, and the next checkpoint writes it anew"
     return [Finding(severity="note", code="latest.stale", key=LATEST, epochs=[], message=message)]

@@ -7,7 +7,6 @@ put artifacts ─ manifest ─ APPEND ─ commit sinks ─ ``_latest``
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -154,18 +153,14 @@ class Checkpointer:
         )
 
     def _append(self, document: Manifest, data: bytes) -> None:
-        sha256, settled, deleted = hashlib.sha256(data).hexdigest(), self.settlement, self._deleted
+        vouched, settled, deleted = manifests.vouch(document, data), self.settlement, self._deleted
         keep_last = self._pipeline.settings.keep_last
 
         def decide(state: State | None) -> Checkpoint:
             # Retirement is computed anew on each state: a label may have come in between.
             return Checkpoint(
+                **vouched,
                 generation=self._permit.generation,
-                epoch=document.epoch,
-                checkpoint_id=document.checkpoint_id,
-                manifest_sha256=sha256,
-                manifest_size_bytes=len(data),
-                parent_id=document.parent_id,
                 settled=settled,
                 retire=plan_retire(state, keep_last, deleted) if state else [],
                 deleted=deleted,

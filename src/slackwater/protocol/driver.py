@@ -157,7 +157,7 @@ class Driver:
     def __init__(self, pipeline: Pipeline, claimed: Claimed, sinks: Mapping[str, CommittingSink]) -> None:
         self.pipeline, self.permit = pipeline, claimed.permit
         self.claimed, self._sinks = claimed, sinks
-        self._references = References(pipeline.store, pipeline.settings)
+        self._references = References(pipeline)
         self._checkpointer = Checkpointer(pipeline, self.permit, sinks, holdings={}, settlement=None)
         # The checkpoint that this run goes on from, if its manifest was read; and how many leftovers were swept.
         self.head: Manifest | None = None

@@ -10,8 +10,7 @@ import msgspec
 from ..errors import Corrupt, InvalidInput, Unsupported
 from ..formats.change import Claim
 from ..formats.manifest import Kind, Manifest, kind_of
-from ..store import Store
-from .log import Log
+from .pipeline import Pipeline
 from .verified_reads import load_manifest, twice
 
 # The roles by which claims name drivers, ``host:pid role``, so that they are told apart before there is a checkpoint.
@@ -41,17 +40,18 @@ def whose(kind: Kind) -> str:
     return _WORDS[kind].whose
 
 
-def refuse_foreign(store: Store, log: Log, name: str, kind: Kind) -> Manifest | None:
+def refuse_foreign(pipeline: Pipeline, kind: Kind) -> Manifest | None:
     """Refuse what is not of this kind before the claim, which would fence the driver whose it is.
 
     Return the newest manifest that can be read. Where one is damaged, the one before it tells whose they are; recovery
     says what is wrong.
     """
+    name, log = pipeline.name, pipeline.log
     state = log.read()
     for entry in reversed(state.live if state else []):
         # What another release has written is not damaged: that is refused, too.
         try:
-            manifest = twice(partial(load_manifest, store, entry))
+            manifest = twice(partial(load_manifest, pipeline.store, entry))
         except Corrupt:
             continue
         check_kind(manifest, kind)

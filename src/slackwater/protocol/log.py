@@ -115,32 +115,29 @@ class Log:
         refused as soon as another one has claimed, even if its change has counted.
         """
         append_id = self._clock.random_id()
-        deadline = self._clock.monotonic() + self._settings.total_timeout_s
-        stale, pause_s = self._newest is None, 0.0
-        while True:
+        is_stale = self._newest is None
+
+        def append_once() -> bool:
+            nonlocal is_stale
+            is_fresh, is_stale = is_stale, True
             try:
-                if stale:
+                if is_fresh:
                     self.read()
                 state = self.state
                 if state is not None and permit is not None:
                     require_current(state, permit.generation)
                 if state is not None and state.has(append_id):
-                    return state
+                    return True
                 change = decide(state)
-                if change is None or self._create(change, append_id):
-                    return cast(State, self.state)
-            except Unavailable as error:
-                if self._clock.monotonic() >= deadline or error.code in _REFUSALS:
-                    raise
-            except SlackwaterError:
+                return change is None or self._create(change, append_id)
+            except SlackwaterError as error:
                 # What I knew may be old news: refuse only what does not fit a state freshly read.
-                if stale:
+                if is_fresh or isinstance(error, Unavailable):
                     raise
-            if self._clock.monotonic() >= deadline:
-                raise Unavailable("the log is too busy to append to", code=Code.LOG_BUSY, hint="try again")
-            self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s + 0.02, 2.0)
-            stale = True
+                return False
+
+        self._persist(append_once)
+        return cast(State, self.state)
 
     def trim(self) -> int:
         """Delete all records but the newest thousand, and return how many went; with them, what killed writers left.
@@ -175,22 +172,19 @@ class Log:
                 raise Unavailable(
                     f"record {damaged} is not read as it was before",
                     code=Code.STORE_UNAVAILABLE,
-                    hint="the store, or the way to it, damages what is read: mend that first. Nothing was repaired",
+                    hint="the store, or the way to it, damages what is read: fix that first. Nothing was repaired",
                 )
         number, append_id = lost.number + 1, self._clock.random_id()
         _, data = self._draw_up(lost.before, lost.before_sha256, change, number=number, append_id=append_id)
-        deadline, pause_s = self._clock.monotonic() + self._settings.total_timeout_s, 0.0
-        while True:
-            try:
-                self._store.create(record_key(number), data)
-                # Whatever the answer was, and however late: the newest state has this change, or it does not count.
-                repaired = self.read()
-                return repaired is not None and repaired.has(append_id)
-            except Unavailable as error:
-                if self._clock.monotonic() >= deadline or error.code in _REFUSALS:
-                    raise
-            self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s + 0.02, 2.0)
+
+        def create() -> bool:
+            self._store.create(record_key(number), data)
+            self.read()
+            return True
+
+        self._persist(create)
+        # Whatever the answer was, and however late: the newest state has this change, or it does not count.
+        return self.state is not None and self.state.has(append_id)
 
     @contextmanager
     def unless_fenced(self, permit: Permit) -> Iterator[None]:
@@ -219,6 +213,21 @@ class Log:
                     hint="slackwater savepoint create URL LABEL keeps one: restore that",
                 ) from None
             raise
+
+    def _persist(self, act: Callable[[], bool]) -> None:
+        """Act until it is done, ever more slowly, through what may pass: until the time is up."""
+        deadline, pause_s = self._clock.monotonic() + self._settings.total_timeout_s, 0.0
+        while True:
+            try:
+                if act():
+                    return
+            except Unavailable as error:
+                if self._clock.monotonic() >= deadline or error.code in _REFUSALS:
+                    raise
+            if self._clock.monotonic() >= deadline:
+                raise Unavailable("the log is too busy to append to", code=Code.LOG_BUSY, hint="try again")
+            self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s + 0.02, 2.0)
 
     def _create(self, change: Change, append_id: str) -> bool:
         """Create the next record; True when it is there and the newest."""

@@ -19,9 +19,8 @@ from ..formats.keys import CHECKPOINTS, LATEST, checkpoint_folder, manifest_key,
 from ..formats.manifest import references
 from ..formats.state import LiveCheckpoint, RetiredCheckpoint, State
 from ..parallel import in_parallel
-from ..settings import Settings
 from ..store import Store
-from .log import Log, Permit
+from .log import Permit
 from .pipeline import Pipeline
 from .sinks import CommittingSink
 from .state import require_current
@@ -45,8 +44,8 @@ class Needed(msgspec.Struct, frozen=True):
 class References:
     """The objects that each checkpoint needs; manifests never change, so each is read once."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store, self._settings = store, settings
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
         self._known: dict[str, frozenset[str]] = {}
 
     def know(self, checkpoint_id: str, keys: frozenset[str]) -> None:
@@ -56,12 +55,12 @@ class References:
     def of(self, entry: LiveCheckpoint | RetiredCheckpoint) -> frozenset[str]:
         known = self._known.get(entry.checkpoint_id)
         if known is None:
-            known = self._known[entry.checkpoint_id] = references(load_manifest(self._store, entry))
+            known = self._known[entry.checkpoint_id] = references(load_manifest(self._pipeline.store, entry))
         return known
 
     def of_live(self, state: State) -> Needed:
         jobs = [partial(self._of_live, entry) for entry in state.live]
-        found = dict(zip(state.live, in_parallel(jobs, self._settings.concurrency), strict=True))
+        found = dict(zip(state.live, in_parallel(jobs, self._pipeline.settings.concurrency), strict=True))
         ids = set(state.checkpoint_ids)
         self._known = {checkpoint_id: keys for checkpoint_id, keys in self._known.items() if checkpoint_id in ids}
         keys: set[str] = set().union(*(keys for keys in found.values() if keys is not None))
@@ -70,6 +69,19 @@ class References:
         entries: list[LiveCheckpoint | RetiredCheckpoint] = [*state.live, *state.retired]
         newer = [entry.checkpoint_id for entry in entries if entry.epoch > max(unreadable)]
         return Needed(keys, True, tuple(map(checkpoint_folder, newer)))
+
+    def needed(self, permit: Permit | None) -> tuple[State, Needed]:
+        """Find what live checkpoints need, and the state that this is said of. Who is no driver has no permit."""
+        state = self._pipeline.state
+        while (needed := self.of_live(state)).blind:
+            # That manifest may have been deleted by somebody who retired it meanwhile. If this was a newer driver, all
+            # of this is its own to judge.
+            known, state = state, cast(State, self._pipeline.log.read())
+            if permit is not None:
+                require_current(state, permit.generation)
+            if state is known:
+                break
+        return state, needed
 
     def _of_live(self, entry: LiveCheckpoint) -> frozenset[str] | None:
         with suppress(*DAMAGE):
@@ -97,6 +109,12 @@ def find_doomed(state: State, needed: Needed, references: References) -> Doomed:
     return Doomed([entry.epoch for entry in state.retired], sorted(objects), manifests)
 
 
+def find_all_doomed(permit: Permit | None, references: References) -> Doomed:
+    """Find what the retired checkpoints of the newest state leave behind."""
+    state, needed = references.needed(permit)
+    return find_doomed(state, needed, references)
+
+
 def delete_doomed(store: Store, doomed: Doomed) -> None:
     store.delete(doomed.objects)
     reach("delete.between")
@@ -108,8 +126,7 @@ def delete_retired(pipeline: Pipeline, permit: Permit, references: References) -
     """Delete the bytes of retired checkpoints that no live one needs; return the epochs that are gone for good."""
     if not pipeline.state.retired:
         return []
-    state, needed = find_needed(pipeline.log, permit, references)
-    doomed = find_doomed(state, needed, references)
+    doomed = find_all_doomed(permit, references)
     delete_doomed(pipeline.store, doomed)
     return doomed.epochs
 
@@ -140,7 +157,7 @@ def sweep(
     kept = {LATEST, *(manifest_key(checkpoint_id) for checkpoint_id in state.checkpoint_ids)}
     strays = [key for key in survey.keys if key not in kept and _is_ours(key)]
     if strays:
-        state, needed = find_needed(pipeline.log, permit, references)
+        state, needed = references.needed(permit)
         for entry in state.retired:
             # The deleter's, who records that they are gone.
             with suppress(Corrupt):
@@ -151,20 +168,6 @@ def sweep(
     count += len(strays) + store.remove_unfinished(CHECKPOINTS)
     reach("sweep.after")
     return count
-
-
-def find_needed(log: Log, permit: Permit | None, references: References) -> tuple[State, Needed]:
-    """Find what live checkpoints need, and the state that this is said of. Who is no driver has no permit."""
-    state = cast(State, log.state)
-    while (needed := references.of_live(state)).blind:
-        # That manifest may have been deleted by somebody who retired it meanwhile. If this was a newer driver, all of
-        # this is its own to judge.
-        known, state = state, cast(State, log.read())
-        if permit is not None:
-            require_current(state, permit.generation)
-        if state is known:
-            break
-    return state, needed
 
 
 def _is_ours(key: str) -> bool:

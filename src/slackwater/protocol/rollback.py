@@ -7,7 +7,6 @@ What a rollback will do is planned, and shown, by ``ops/rollback.py``.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
@@ -66,18 +65,8 @@ def roll_back(pipeline: Pipeline, permit: Permit, to_epoch: int, *, keep: Collec
     data = manifests.encode(document)
     store.put(manifest_key(document.checkpoint_id), data)
     reach("rollback.manifest.after")
-    log.append(
-        lambda _state: Rollback(
-            generation=permit.generation,
-            epoch=document.epoch,
-            checkpoint_id=document.checkpoint_id,
-            manifest_sha256=hashlib.sha256(data).hexdigest(),
-            manifest_size_bytes=len(data),
-            parent_id=document.parent_id,
-            to_epoch=target.epoch,
-        ),
-        permit=permit,
-    )
+    change = Rollback(**manifests.vouch(document, data), generation=permit.generation, to_epoch=target.epoch)
+    log.append(lambda _state: change, permit=permit)
     reach("rollback.append.after")
     store.put(LATEST, document.checkpoint_id.encode())
 

@@ -13,6 +13,7 @@ from ..formats.change import (
     Claim,
     Deleted,
     Label,
+    NewCheckpoint,
     Release,
     Repair,
     Retire,
@@ -169,7 +170,7 @@ def _require_next(state: State, change: Checkpoint | Rollback) -> None:
         raise _does_not_follow(state, change)
 
 
-def _does_not_follow(state: State, change: Checkpoint | Rollback | Repair) -> Conflict:
+def _does_not_follow(state: State, change: NewCheckpoint) -> Conflict:
     return Conflict(
         f"epoch {change.epoch} does not follow epoch {state.epoch}",
         code="checkpoint.out_of_order",
@@ -178,7 +179,7 @@ def _does_not_follow(state: State, change: Checkpoint | Rollback | Repair) -> Co
     )
 
 
-def _add(state: State, change: Checkpoint | Rollback | Repair, append_id: str) -> State:
+def _add(state: State, change: NewCheckpoint, append_id: str) -> State:
     entry = LiveCheckpoint(
         epoch=change.epoch,
         checkpoint_id=change.checkpoint_id,

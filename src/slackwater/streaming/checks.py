@@ -75,7 +75,7 @@ def check_newest(definition: Definition, facts: QueryFacts, pipeline: Pipeline) 
     for table in facts.tables.values():
         table.refuse_taken()
     options = definition.options
-    before, state = refuse_foreign(pipeline.store, pipeline.log, definition.name, "spark"), pipeline.log.state
+    before, state = refuse_foreign(pipeline, "spark"), pipeline.log.state
     if state is None:
         refuse_pipeline(options.store, options.settings, options.store_options)
     # Without a manifest there is no checkpoint yet, or it is damaged: recovery says what is wrong with it.

@@ -90,67 +90,49 @@ class _Server:
 
     def collect(self) -> Iterator[Metric]:
         """Give the figures of this moment, as the library asks for them with each scrape."""
+        from prometheus_client.core import (  # noqa: PLC0415
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
         with _lock:
             shown = {name: progress for name, progress in self.pipelines.items() if progress is not None}
-        yield from _gauges(shown)
-        yield from _counters(shown)
-        yield _durations(shown)
-
-
-Shown = dict[str, Progress]
-
-
-def _gauges(shown: Shown) -> Iterator[Metric]:
-    from prometheus_client.core import GaugeMetricFamily  # noqa: PLC0415
-
-    figures: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
-        "slackwater_epoch": ("Newest settled epoch", lambda p: p.figures.epoch),
-        "slackwater_checkpoint_age_seconds": ("Age of the newest settled checkpoint", _age_s),
-        "slackwater_state_bytes": ("All that the newest checkpoint needs", lambda p: p.figures.full_bytes),
-        "slackwater_epochs_in_flight": ("Epochs staged and not settled", lambda p: p.epochs_in_flight()),
-    }
-    for name, (text, read) in figures.items():
-        family = GaugeMetricFamily(name, text, labels=["pipeline"])
+        for name, (text, read) in (_GAUGES | _COUNTERS).items():
+            make = GaugeMetricFamily if name in _GAUGES else CounterMetricFamily
+            family = make(name, text, labels=["pipeline"])
+            for pipeline, progress in shown.items():
+                if (value := read(progress)) is not None:
+                    family.add_metric([pipeline], value)
+            yield family
+        requests = CounterMetricFamily("slackwater_requests", "Requests to the store", labels=["pipeline", "verb"])
+        durations = HistogramMetricFamily(
+            "slackwater_checkpoint_duration_seconds", "From capture to settled", labels=["pipeline"]
+        )
         for pipeline, progress in shown.items():
-            if (value := read(progress)) is not None:
-                family.add_metric([pipeline], value)
-        yield family
-
-
-def _counters(shown: Shown) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily  # noqa: PLC0415
-
-    figures: dict[str, tuple[str, Callable[[Progress], float]]] = {
-        "slackwater_checkpoints": ("Checkpoints settled", lambda p: p.figures.checkpoints_total),
-        "slackwater_checkpoint_failures": ("Checkpoints failed", lambda p: p.figures.failures_total),
-        "slackwater_new_bytes": ("Bytes stored by checkpoints", lambda p: p.figures.new_bytes_total),
-    }
-    for name, (text, read) in figures.items():
-        family = CounterMetricFamily(name, text, labels=["pipeline"])
-        for pipeline, progress in shown.items():
-            family.add_metric([pipeline], read(progress))
-        yield family
-    family = CounterMetricFamily("slackwater_requests", "Requests to the store", labels=["pipeline", "verb"])
-    for pipeline, progress in shown.items():
-        for verb, count in by_verb(progress.requests()).items():
-            family.add_metric([pipeline, verb], count)
-    yield family
-
-
-def _durations(shown: Shown) -> Metric:
-    from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
-
-    family = HistogramMetricFamily(
-        "slackwater_checkpoint_duration_seconds", "From capture to settled", labels=["pipeline"]
-    )
-    for pipeline, progress in shown.items():
-        figures = progress.figures
-        within = zip(map(str, BUCKETS_S), map(float, figures.within), strict=True)
-        buckets = [*within, ("+Inf", float(figures.checkpoints_total))]
-        family.add_metric([pipeline], buckets, figures.duration_s_total)
-    return family
+            for verb, count in by_verb(progress.requests()).items():
+                requests.add_metric([pipeline, verb], count)
+            figures = progress.figures
+            within = zip(map(str, BUCKETS_S), map(float, figures.within), strict=True)
+            buckets = [*within, ("+Inf", float(figures.checkpoints_total))]
+            durations.add_metric([pipeline], buckets, figures.duration_s_total)
+        yield requests
+        yield durations
 
 
 def _age_s(progress: Progress) -> float | None:
     age_ms = progress.age_ms()
     return None if age_ms is None else age_ms / 1000
+
+
+_GAUGES: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
+    "slackwater_epoch": ("Newest settled epoch", lambda p: p.figures.epoch),
+    "slackwater_checkpoint_age_seconds": ("Age of the newest settled checkpoint", _age_s),
+    "slackwater_state_bytes": ("All that the newest checkpoint needs", lambda p: p.figures.full_bytes),
+    "slackwater_epochs_in_flight": ("Epochs staged and not settled", lambda p: p.epochs_in_flight()),
+}
+_COUNTERS: dict[str, tuple[str, Callable[[Progress], float | None]]] = {
+    "slackwater_checkpoints": ("Checkpoints settled", lambda p: p.figures.checkpoints_total),
+    "slackwater_checkpoint_failures": ("Checkpoints failed", lambda p: p.figures.failures_total),
+    "slackwater_new_bytes": ("Bytes stored by checkpoints", lambda p: p.figures.new_bytes_total),
+}

@@ -58,7 +58,7 @@ def parse_options(given: Mapping[str, Any]) -> Options:
     try:
         options = msgspec.convert(own, Options, strict=False)
     except msgspec.ValidationError as error:
-        raise InvalidInput(f"an option cannot be so: {error}", code="option.invalid", hint=_name_choices(own)) from None
+        raise InvalidInput(f"an option is not valid: {error}", code="option.invalid", hint=_name_choices(own)) from None
     settings = msgspec.structs.replace(
         Settings(), **{key: _parse_setting(key, value) for key, value in given.items() if key in SETTINGS}
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
@@ -15,6 +14,7 @@ from ..formats.state import LiveCheckpoint, Savepoint
 from ..ops.savepoint import create_label
 from ..protocol.labels import check_label, find_label
 from ..protocol.log import Log
+from ..protocol.pipeline import Pipeline
 from .coordinator import Coordinator
 from .metrics import Endpoint
 
@@ -34,11 +34,10 @@ class PipelineQuery(StreamingQuery):
     It has ended when Spark's query has ended *and* everything that Spark committed is settled.
     """
 
-    def __init__(self, jsq: Any, url: str, coordinator: Coordinator, open_log: Callable[[], Log]) -> None:
+    def __init__(self, jsq: Any, pipeline: Pipeline, coordinator: Coordinator) -> None:
         super().__init__(jsq)
-        self.url = url
+        self.url, self._pipeline = pipeline.url, pipeline
         self._coordinator = coordinator
-        self._open_log = open_log
         self._told = False
         # Where Prometheus finds this pipeline's metrics, as host:port; None when they are not asked for.
         self.metrics_address: str | None = None
@@ -83,6 +82,10 @@ class PipelineQuery(StreamingQuery):
             if (failure := self.exception()) is not None:
                 raise failure
             self._label_last(savepoint)
+
+    def _open_log(self) -> Log:
+        """Open the log anew: that of the pipeline is in the hands of the thread that checkpoints."""
+        return Log(self._pipeline.store, self._pipeline.clock, self._pipeline.settings)
 
     def _check_free(self, label: str) -> None:
         """Refuse, while everything still runs, a label that could not be given."""

@@ -14,7 +14,6 @@ from ..formats.positions import acknowledged_of
 from ..protocol.artifacts import Holdings
 from ..protocol.driver import Claimed, Driver, open_driver
 from ..protocol.kinds import refuse_renamed
-from ..protocol.log import Log
 from ..protocol.pipeline import Pipeline, locate
 from ..protocol.recovery import Agree
 from ..protocol.state import epochs_after
@@ -87,7 +86,7 @@ def start(definition: Definition) -> PipelineQuery:
         if driver is not None:
             driver.end(error)
         raise
-    handle = PipelineQuery(running._jsq, definition.url, coordinator, lambda: Log(store, clock, options.settings))
+    handle = PipelineQuery(running._jsq, pipeline, coordinator)
     coordinator.start(running)
     register(store.url, handle)
     return handle
