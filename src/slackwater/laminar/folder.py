@@ -31,10 +31,10 @@ class LaminarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     kind: Kind
     checkpoint_id: str
-    epoch: int | None
-    created_at_ms: int | None
-    size_bytes: int | None
-    parent_id: str | None
+    epoch: int | None = None
+    created_at_ms: int | None = None
+    size_bytes: int | None = None
+    parent_id: str | None = None
     document: Document | None
     manifest_sha256: str
     findings: list[Finding]
@@ -204,14 +204,13 @@ def artifact_key(
 def _describe(
     place: Place, kind: Kind, document: Document | None, data: bytes, findings: Findings
 ) -> LaminarCheckpoint:
-    facts: dict[str, Any] = {"checkpoint_id": place.name, "epoch": None, "created_at_ms": None}
-    facts |= {"size_bytes": None, "parent_id": None}
+    facts: dict[str, Any] = {"checkpoint_id": place.name}
     if isinstance(document, CheckpointManifestV2):
         sizes = [p.size_bytes for operator in document.operators.values() for p in operator.partitions]
         facts = {"checkpoint_id": document.checkpoint_id, "epoch": document.epoch, "parent_id": document.parent_id}
         facts |= {"created_at_ms": document.timestamp_ms, "size_bytes": sum(sizes)}
     elif isinstance(document, CheckpointManifest):
-        facts = {"checkpoint_id": str(document.checkpoint_id), "epoch": document.epoch, "parent_id": None}
+        facts = {"checkpoint_id": str(document.checkpoint_id), "epoch": document.epoch}
         facts |= {"created_at_ms": document.timestamp_ms, "size_bytes": _state_size(document)}
     elif isinstance(document, IncrementalCheckpointMetadata):
         parent = None if document.parent_id is None else str(document.parent_id)

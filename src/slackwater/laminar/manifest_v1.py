@@ -115,7 +115,7 @@ class _Status:
             return SinkCommitStatus(status=value)
         if isinstance(value, dict) and list(value) == ["Failed"]:
             return SinkCommitStatus(status="Failed", error=TEXT.read(value["Failed"], where, findings))
-        serde.malformed(f"{where} is no status of a sink")
+        serde.malformed(f"{where} is not the status of a sink")
 
     def write(self, value: Any, where: str) -> Any:
         return value.status if value.status != "Failed" else {"Failed": TEXT.write(value.error or "", where)}

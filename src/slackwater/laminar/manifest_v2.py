@@ -72,7 +72,7 @@ class _Id:
 
     def read(self, value: Any, where: str, findings: Findings) -> Any:
         if not isinstance(value, str) or not _UUID.fullmatch(value):
-            serde.malformed(f"{where} is no UUID")
+            serde.malformed(f"{where} is not a UUID")
         if not _UUID7.fullmatch(value.lower()):
             findings.warn("it is not a UUIDv7, so ids do not even tell roughly when", where=where)
         return value.lower()
