@@ -12,8 +12,7 @@ import msgspec
 from rich.console import Console
 
 from demo import judge
-from demo.bit import flip
-from demo.lines import say
+from demo.flipping import flip, say
 from demo.lives import Life, Sizes, live
 from slackwater.errors import Corrupt
 from slackwater.formats import batch

@@ -10,6 +10,8 @@ SHORT_LIVED_CONF = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.
 # Options of the JVM, and the variable that has them: the second compiler never earns back what it takes.
 SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 JVM_OPTIONS = "SPARK_SUBMIT_OPTS"
+# An archive of classes costs the first JVM about as much as it saves the next four.
+_WORTH_AN_ARCHIVE = 6
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 
@@ -27,3 +29,9 @@ def quick_start(folder: Path) -> dict[str, str]:
     except FileExistsError:
         return {JVM_OPTIONS: SHORT_LIVED_JVM}
     return {JVM_OPTIONS: f"{SHORT_LIVED_JVM} {_QUIET} -XX:ArchiveClassesAtExit={archive}"}
+
+
+def spare_archive(folder: Path, starts: int) -> None:
+    """Let no driver write an archive of its classes when too few will start after it."""
+    if starts < _WORTH_AN_ARCHIVE:
+        (folder / "classes.begun").touch()

@@ -26,16 +26,6 @@ _EPOCH = re.compile(
 _READY = re.compile(r"generation \d+: (?:recovered epoch \d+(?:, rolled back to (\d+),)?|starts fresh) in (\d+) ms")
 
 
-# An archive of classes costs the first JVM about as much as it saves the next four.
-_WORTH_AN_ARCHIVE = 6
-
-
-def spare_archive(folder: Path, starts: int) -> None:
-    """Let no driver write an archive of its classes for ``quick_start`` when too few will start after it."""
-    if starts < _WORTH_AN_ARCHIVE:
-        (folder / "classes.begun").touch()
-
-
 class Sizes(msgspec.Struct, frozen=True):
     """How much the pipeline has to do."""
 

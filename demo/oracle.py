@@ -42,12 +42,15 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def expected_totals(rows: int) -> dict[Key, Total]:
     """Compute the amount and the number of payments by window and merchant for a run of ``rows``."""
+    return total_up(paid for paid, duplicate, late in _judged(rows) if not duplicate and not late)
+
+
+def total_up(payments: Iterable[Payment]) -> dict[Key, Total]:
     totals: dict[Key, Total] = {}
-    for paid, duplicate, late in _judged(rows):
-        if not duplicate and not late:
-            key = (paid.at_ms // WINDOW_MS * WINDOW_MS, paid.merchant)
-            amount_cents, payments = totals.get(key, (0, 0))
-            totals[key] = (amount_cents + paid.amount_cents, payments + 1)
+    for paid in payments:
+        key = (paid.at_ms // WINDOW_MS * WINDOW_MS, paid.merchant)
+        amount_cents, count = totals.get(key, (0, 0))
+        totals[key] = (amount_cents + paid.amount_cents, count + 1)
     return totals
 
 

@@ -30,12 +30,14 @@ def totals(spark: SparkSession, *, rows: int, rows_per_batch: int, partitions: i
     spark.dataSource.register(PaymentsSource)
     source = spark.readStream.format(PaymentsSource.name())
     options = {"rows": rows, "rows_per_batch": rows_per_batch, "partitions": partitions}
+    paid = source.options(**options).load().withWatermark("at", f"{p.WATERMARK_DELAY_MS} milliseconds")
+    # With the event time in the key, the watermark bounds the state.
+    return total_by_window(paid.dropDuplicates(["id", "at"]))
+
+
+def total_by_window(paid: DataFrame) -> DataFrame:
     return (
-        source.options(**options)
-        .load()
-        .withWatermark("at", f"{p.WATERMARK_DELAY_MS} milliseconds")
-        .dropDuplicates(["id", "at"])  # with the event time in the key, the watermark bounds the state
-        .groupBy(F.window("at", f"{p.WINDOW_MS} milliseconds").alias("window"), "merchant")
+        paid.groupBy(F.window("at", f"{p.WINDOW_MS} milliseconds").alias("window"), "merchant")
         .agg(F.sum("amount_cents").alias("amount_cents"), F.count("*").alias("payments"))
         .select(F.col("window.start").alias("window_start"), "merchant", "amount_cents", "payments")
     )

@@ -12,13 +12,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from demo.bit import flip
+from demo.flipping import flip
 from demo.jvm import SHORT_LIVED_CONF
-from demo.oracle import Key, Total, compare
+from demo.oracle import Key, Total, compare, total_up
 from demo.payments import STEP_MS, WINDOW_MS, payment
-from demo.payments_stream import SCHEMA, record_batch
+from demo.payments_stream import SCHEMA, record_batch, total_by_window
 from demo.unnoticed import Outcome
 from slackwater.spark.java import ensure_java
 
@@ -97,14 +96,8 @@ def put_day(file: Path, first: int, rows: int) -> None:
 
 def totals(spark: SparkSession, inbox: Path) -> DataFrame:
     """Total by merchant and ten-minute window; a payment may come a day late."""
-    return (
-        spark.readStream.schema(SCHEMA)
-        .parquet(str(inbox))
-        .withWatermark("at", f"{DAY_MS} milliseconds")
-        .groupBy(F.window("at", f"{WINDOW_MS} milliseconds").alias("window"), "merchant")
-        .agg(F.sum("amount_cents").alias("amount_cents"), F.count("*").alias("payments"))
-        .select(F.col("window.start").alias("window_start"), "merchant", "amount_cents", "payments")
-    )
+    paid = spark.readStream.schema(SCHEMA).parquet(str(inbox))
+    return total_by_window(paid.withWatermark("at", f"{DAY_MS} milliseconds"))
 
 
 def run(spark: SparkSession, inbox: Path, place: Path) -> int:
@@ -141,14 +134,9 @@ def read(spark: SparkSession, path: Path) -> list[tuple[int, str, int, int]]:
 
 def closed_totals(a_day: int) -> dict[Key, Total]:
     """Compute, apart from Spark, the totals of each window that Tuesday's newest payment closes."""
-    totals: dict[Key, Total] = {}
     paid = [payment(first + i) for first in (0, TUESDAY) for i in range(a_day)]
-    for one in paid:
-        key = (one.at_ms // WINDOW_MS * WINDOW_MS, one.merchant)
-        amount_cents, payments = totals.get(key, (0, 0))
-        totals[key] = (amount_cents + one.amount_cents, payments + 1)
     watermark_ms = max(one.at_ms for one in paid) - DAY_MS
-    return {key: total for key, total in totals.items() if key[0] + WINDOW_MS <= watermark_ms}
+    return {key: total for key, total in total_up(paid).items() if key[0] + WINDOW_MS <= watermark_ms}
 
 
 if __name__ == "__main__":

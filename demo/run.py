@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from demo import damaged, joined, judge, killed, unnoticed
-from demo.lives import Sizes, spare_archive
+from demo.jvm import spare_archive
+from demo.lives import Sizes
 from demo.oracle import expected_totals
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from demo.flipping import say
 from demo.jvm import quick_start
-from demo.lines import say
 
 # The release that is known to lose rows over the bit without an error: it must, or the demo shows nothing. Should
 # another release notice the bit, the demo says so, and does not fail for it.

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slackwater.errors import SlackwaterError
+from slackwater.errors import Corrupt, SlackwaterError
 from slackwater.formats import batch, sealed
 from slackwater.formats.keys import check_path, parse_key, parse_name
 from tests.golden.broken import decode
@@ -81,14 +81,14 @@ def test_deeply_nested_json(kind, depth):
     survives(kind, seal(body) if kind == "records" else body.replace(b"1", b"3", 1))
 
 
-def unseal(data: bytes) -> None:
-    with contextlib.suppress(sealed.Broken, sealed.OtherVersion):
-        sealed.unseal(data, msgspec.json.Decoder(dict), version=1)
+def open_sealed(data: bytes) -> None:
+    damaged = partial(Corrupt, code="object.damaged")
+    sealed.decode(data, dict, version=1, what="the document", damaged=damaged)
 
 
 @given(st.binary(max_size=400) | JSON.map(lambda document: seal(msgspec.json.encode(document))))
 def test_any_sealed_document(data):
-    hostile.survives(unseal, data)
+    hostile.survives(open_sealed, data)
 
 
 @pytest.mark.parametrize("shape", sorted(hostile.large(b"x")))
@@ -102,7 +102,7 @@ def test_large_documents_take_bounded_memory_and_time(kind, vouched, shape):
         document["sinks"]["totals"]["descriptors"] = [{"value": msgspec.Raw(data)}]
         data = msgspec.json.encode(document)
         data = data if kind == "manifests" else seal(data.replace(b'"version":3', b'"version":1'))
-    read = unseal if kind == "sealed" else partial(decode, kind)
+    read = open_sealed if kind == "sealed" else partial(decode, kind)
     hostile.survives(read, data)
     hostile.ends_soon(read, data)
 

@@ -46,8 +46,8 @@ def parquet() -> bytes:
 ENTRY = files_log.draw_up([STAGED], EPOCH, "01234567")
 assert ENTRY is not None
 GOOD = {
-    "entry": files_log.encode(ENTRY),
-    "undo": files_log.encode(files_log.UndoEntry(version=1, epoch=EPOCH, to_epoch=3, attempts=[ID])),
+    "entry": sealed.encode(ENTRY),
+    "undo": sealed.encode(files_log.UndoEntry(version=1, epoch=EPOCH, to_epoch=3, attempts=[ID])),
     "note": msgspec.json.encode([ID]),
     "owner": msgspec.json.encode({"uid": UID}),
     "descriptors": msgspec.json.encode([descriptors.encode(STAGED)]),

@@ -536,7 +536,9 @@ def test_an_inbox_of_another_release_is_refused_and_stays_as_it_is(opened, folde
     rocks.write([(b"d", seal(body))])
     before = list(rocks.scan(b"", b"\xff"))
     rocks.close()
-    with pytest.raises(Unsupported, match=r"inbox\.unsupported.*the inbox has version") as refused:
+    with pytest.raises(
+        Unsupported, match=r"inbox\.unsupported.*description document of the inbox has version"
+    ) as refused:
         opened()
     assert refused.value.hint is not None and hint in refused.value.hint
     rocks = Rocks(folder / "messages", OWNER, read_only=True)

@@ -5,11 +5,12 @@ The protocol is in ``docs/spec/log.md``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, Literal
 
 import msgspec
 
-from ..errors import Code, Corrupt, InvalidInput, Unsupported
+from ..errors import Code, Corrupt, InvalidInput
 from . import sealed
 from . import state as states
 from .change import Change
@@ -29,14 +30,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     state: State
 
 
-_decoder = msgspec.json.Decoder(Record)
-
-
 def encode(record: Record) -> bytes:
     """Encode a record with its own digest; one that could not be read again would end the log, and is refused."""
     try:
         body = msgspec.json.encode(record, order="sorted")
-        _decoder.decode(body)
+        msgspec.json.decode(body, type=Record)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidInput(
             f"record {record.number} could not be read again: {error}", code="checkpoint.unwritable"
@@ -51,29 +49,18 @@ def digest(data: bytes) -> str:
 
 def decode(data: bytes, *, number: int) -> Record:
     """Decode the record that was stored under ``number``, or say that it is damaged."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise _corrupt(number, "is larger than a record can be")
-    try:
-        record = sealed.unseal(data, _decoder, version=VERSION)
-    except sealed.OtherVersion as other:
-        raise Unsupported(
-            f"record {number} has version {other.version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="use the release that wrote it, or a newer one",
-        ) from None
-    except sealed.Broken as broken:
-        raise _corrupt(number, str(broken)) from None
-    if record.number != number:
-        raise _corrupt(number, f"says that it is {record.number}")
-    if contradiction := states.find_contradiction(record.state, number):
-        raise _corrupt(number, f"contradicts itself: {contradiction}")
-    return record
-
-
-def _corrupt(number: int, what: str) -> Corrupt:
-    return Corrupt(
-        f"the log record {number} {what}",
+    damaged = partial(
+        Corrupt,
         code=Code.LOG_CORRUPT,
         hint="keep the store as it is; restore log/ from a backup or a replica",
         number=number,
     )
+    what = f"the log record {number}"
+    if len(data) > MAX_RECORD_BYTES:
+        raise damaged(f"{what} is larger than a record can be")
+    record = sealed.decode(data, Record, version=VERSION, what=what, damaged=damaged)
+    if record.number != number:
+        raise damaged(f"{what} says that it is {record.number}")
+    if contradiction := states.find_contradiction(record.state, number):
+        raise damaged(f"{what} contradicts itself: {contradiction}")
+    return record

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import TypeVar
 
 import msgspec
 
+from ..errors import SlackwaterError, Unsupported
 from .ids import Sha256
 
 T = TypeVar("T")
 
-
-class Broken(ValueError):
-    """What was read is not what was written; the text says how that shows."""
-
-
-class OtherVersion(ValueError):
-    """The document is whole, and of a version that this release does not read."""
-
-    def __init__(self, version: int) -> None:
-        super().__init__(version)
-        self.version = version
+_HINT = "use the release that wrote it, or a newer one"
 
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,16 +43,34 @@ def digest(data: bytes) -> str:
     return _envelope_decoder.decode(data).sha256
 
 
-def unseal(data: bytes, decoder: msgspec.json.Decoder[T], *, version: int) -> T:
-    """Decode a sealed document, whole or not at all."""
+def encode(document: msgspec.Struct) -> bytes:
+    """Encode a document to canonical, sealed bytes."""
+    return seal(msgspec.json.encode(document, order="sorted"))
+
+
+def decode(
+    data: bytes,
+    kind: type[T],
+    *,
+    version: int,
+    what: str,
+    damaged: Callable[[str], SlackwaterError],
+    unknown_code: str = "format.unknown_version",
+    older_hint: str = _HINT,
+) -> T:
+    """Decode a sealed document, whole or not at all; an error begins with ``what`` it is."""
     try:
         body = bytes(_envelope_decoder.decode(data).body)
         # The bytes are canonical and hold their own digest, so to seal them again is to check them.
         if seal(body) != data:
-            raise Broken("does not match its own digest")
+            raise damaged(f"{what} does not match its own digest")
         found = _version_decoder.decode(body).version
         if found != version:
-            raise OtherVersion(found)
-        return decoder.decode(body)
+            raise Unsupported(
+                f"{what} has version {found}, this release reads {version}",
+                code=unknown_code,
+                hint=_HINT if found > version else older_hint,
+            )
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Broken(f"does not decode: {error}") from None
+        raise damaged(f"{what} does not decode: {error}") from None

@@ -7,7 +7,6 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ..errors import Unsupported
 from ..formats import sealed
 from ..formats.ids import Count, RandomId
 from .errors import OWNER
@@ -97,10 +96,6 @@ class Covered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 Document = Description | Gap | Published | Covered
 T = TypeVar("T", Description, Gap, Published, Covered)
 
-_decoders: dict[type, msgspec.json.Decoder[Document]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (Description, Gap, Published, Covered)
-}
-
 
 def encode(document: Document) -> bytes:
     """Encode to canonical, sealed bytes.
@@ -108,21 +103,18 @@ def encode(document: Document) -> bytes:
     >>> encode(Published(inbox=32 * "0", position=7, dropped=2))[:75]
     b'{"body":{"dropped":2,"inbox":"00000000000000000000000000000000","position":'
     """
-    return sealed.seal(msgspec.json.encode(document, order="sorted"))
+    return sealed.encode(document)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
     """Decode what ``encode`` gave, whole or not at all."""
-    try:
-        return sealed.unseal(data, _decoders[kind], version=VERSION)  # type: ignore[return-value]
-    except sealed.Broken as error:
-        raise OWNER.damaged(f"a document of an inbox ({kind.__name__.lower()}) {error}") from None
-    except sealed.OtherVersion as error:
-        raise Unsupported(
-            f"the inbox has version {error.version}, this release reads {VERSION}",
-            code="inbox.unsupported",
-            hint="use the release that wrote it, or a newer one"
-            if error.version > VERSION
-            else "let its pipeline read it to the end with the release that wrote it; then begin a new folder, and a "
-            "pipeline under another queryName",
-        ) from None
+    return sealed.decode(
+        data,
+        kind,
+        version=VERSION,
+        what=f"the {kind.__name__.lower()} document of the inbox",
+        damaged=OWNER.damaged,
+        unknown_code="inbox.unsupported",
+        older_hint="let its pipeline read it to the end with the release that wrote it; then begin a new folder, and a "
+        "pipeline under another queryName",
+    )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from ..errors import Corrupt, InvalidInput, Unsupported
+from ..errors import Corrupt, InvalidInput
 from ..formats import sealed
 from ..formats.ids import CheckpointId, Count, Name, RandomId
 
@@ -69,10 +70,6 @@ def figures_of(snapshot: Snapshot) -> Figures:
 Document = Description | Snapshot | Lineage | Figures
 T = TypeVar("T", Description, Snapshot, Lineage, Figures)
 
-_decoders: dict[type, msgspec.json.Decoder[Document]] = {
-    kind: msgspec.json.Decoder(kind) for kind in (Description, Snapshot, Lineage, Figures)
-}
-
 
 def encode(document: Document) -> bytes:
     """Encode to canonical, sealed bytes; what could not be read again is refused.
@@ -82,7 +79,7 @@ def encode(document: Document) -> bytes:
     """
     try:
         body = msgspec.json.encode(document, order="sorted")
-        _decoders[type(document)].decode(body)
+        msgspec.json.decode(body, type=type(document))
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise InvalidInput(
             f"the offsets or the watermark could not be read again: {error}",
@@ -100,16 +97,13 @@ def encode(document: Document) -> bytes:
 
 def decode(data: bytes, kind: type[T]) -> T:
     """Decode what ``encode`` gave, whole or not at all."""
-    try:
-        return sealed.unseal(data, _decoders[kind], version=VERSION)  # type: ignore[return-value]
-    except sealed.Broken as error:
-        raise Corrupt(f"a document of a keyed state ({kind.__name__.lower()}) {error}", code="keyed.damaged") from None
-    except sealed.OtherVersion as error:
-        raise Unsupported(
-            f"the keyed state has version {error.version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="use the release that wrote it, or a newer one",
-        ) from None
+    return sealed.decode(
+        data,
+        kind,
+        version=VERSION,
+        what=f"the {kind.__name__.lower()} of the keyed state",
+        damaged=partial(Corrupt, code="keyed.damaged"),
+    )
 
 
 def is_keyed(path: str) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import Corrupt, SlackwaterError
 from ..formats.keys import checkpoint_folder
-from ..formats.manifest import KEYED_FILE, File, Manifest, decode_inline, references
+from ..formats.manifest import KEYED_FILE, Manifest, decode_inline, references
 from ..formats.state import LiveCheckpoint
 from ..protocol.artifacts import read_batch, read_range
 from ..store import Store
@@ -103,24 +103,16 @@ def _of_log(entry: LiveCheckpoint) -> dict[str, Any]:
 def read_file(store: Store, manifest: Manifest, path: str) -> bytes:
     """Read one of the files beside the state, verified."""
     file = next((file for file in manifest.files if file.path == path), None)
-    if file is None:
-        raise _missing(manifest, path)
-    if file.object is None:
-        return decode_inline(file)
-    if file.offset is not None:
-        return b"".join(read_range(store, manifest.objects[file.object], file))
-    return _from_batch(store, manifest, file, file.object)
-
-
-def _from_batch(store: Store, manifest: Manifest, file: File, number: int) -> bytes:
-    for path, data, sha256 in read_batch(store, manifest.objects[number]):
-        if (path, sha256) == (file.path, file.sha256):
-            return data
-    raise _missing(manifest, file.path)
-
-
-def _missing(manifest: Manifest, path: str) -> Corrupt:
-    return Corrupt(
+    if file is not None:
+        if file.object is None:
+            return decode_inline(file)
+        stored = manifest.objects[file.object]
+        if file.offset is not None:
+            return b"".join(read_range(store, stored, file))
+        for name, data, sha256 in read_batch(store, stored):
+            if (name, sha256) == (path, file.sha256):
+                return data
+    raise Corrupt(
         f"checkpoint {manifest.checkpoint_id} does not hold {path}",
         code="object.damaged",
         hint="slackwater verify URL --read-data",

@@ -65,10 +65,10 @@ class KeyedState:
         self._rocks = Rocks(Path(folder), OWNER, read_only=read_only, archive_wal=archive_wal, cached=cached)
         try:
             (stored,) = self._rocks.get([_DESCRIPTION])
-            self._description = decode(stored, Description) if stored else _described(self._rocks, vnode_count)
-            if self._description.vnode_count != vnode_count:
+            self.description = decode(stored, Description) if stored else _described(self._rocks, vnode_count)
+            if self.description.vnode_count != vnode_count:
                 raise Unsupported(
-                    f"the keyed state in {folder} has {self._description.vnode_count} virtual nodes, not {vnode_count}",
+                    f"the keyed state in {folder} has {self.description.vnode_count} virtual nodes, not {vnode_count}",
                     code="keyed.unsupported",
                     hint="open it with the number that it was made with; its keys are spread over so many",
                 )
@@ -83,24 +83,20 @@ class KeyedState:
 
     @property
     def key_count(self) -> int:
-        return self._description.key_count
+        return self.description.key_count
 
     @property
     def offsets(self) -> dict[str, dict[str, str]]:
         """Where each source stands: what came up to there is in the state, and nothing of what comes after."""
-        return {source: dict(pairs) for source, pairs in self._description.offsets.items()}
+        return {source: dict(pairs) for source, pairs in self.description.offsets.items()}
 
     @property
     def watermark_ms(self) -> int | None:
-        return self._description.watermark_ms
+        return self.description.watermark_ms
 
     @property
     def wal_position(self) -> int:
         return self._rocks.position
-
-    @property
-    def description(self) -> Description:
-        return self._description
 
     @property
     def lineage(self) -> Lineage | None:
@@ -113,7 +109,7 @@ class KeyedState:
 
         It is durable after a ``sync`` up to the position that is returned, or with the next checkpoint.
         """
-        changes = [(_LINEAGE, encode(lineage)), (_DESCRIPTION, encode(self._description))]
+        changes = [(_LINEAGE, encode(lineage)), (_DESCRIPTION, encode(self.description))]
         return self._rocks.apply(changes)
 
     def get(self, key: bytes) -> bytes | None:
@@ -174,13 +170,13 @@ class KeyedState:
             watermark_ms = max(batch.watermark_ms, watermark_ms or 0)
         before = self._get(list(stored))
         after = msgspec.structs.replace(
-            self._description,
+            self.description,
             key_count=self.key_count + before.count(None) - list(stored.values()).count(None),
-            offsets={**self._description.offsets, **batch.offsets},
+            offsets={**self.description.offsets, **batch.offsets},
             watermark_ms=watermark_ms,
         )
         position = self._rocks.apply([*stored.items(), (_DESCRIPTION, encode(after))])
-        self._description = after
+        self.description = after
         return position
 
     def sync(self, position: int) -> None:
@@ -192,13 +188,13 @@ class KeyedState:
 
         As ``apply`` is, it is called by one thread at a time; whoever goes through it may do so beside writes.
         """
-        count, expected = self._description.vnode_count, self.key_count
+        count = self.description.vnode_count
         if vnode is not None and not 0 <= vnode < count:
             raise InvalidInput(
                 f"there is no virtual node {vnode}", code="state.invalid", hint=f"they are 0 to {count - 1}"
             )
         first, end = (0, count) if vnode is None else (vnode, vnode + 1)
-        return self._counted(self._rocks.scan(prefix(first), prefix(end)), None if vnode is not None else expected)
+        return self._counted(self._rocks.scan(prefix(first), prefix(end)), self.key_count if vnode is None else None)
 
     def _counted(self, rows: Iterator[tuple[bytes, bytes]], expected: int | None) -> Iterator[tuple[bytes, bytes]]:
         found = 0
@@ -223,7 +219,7 @@ class KeyedState:
 
     def checkpoint(self, folder: Path) -> Snapshot:
         """Make a copy of it as it is now in a folder that is not there yet; within a disk, of hard links."""
-        snapshot = Snapshot(wal_position=self.wal_position, state=self._description)
+        snapshot = Snapshot(wal_position=self.wal_position, state=self.description)
         self._rocks.checkpoint(folder)
         (folder / DESCRIPTION_FILE).write_bytes(encode(snapshot))
         return snapshot

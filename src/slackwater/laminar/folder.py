@@ -31,10 +31,10 @@ class LaminarCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     kind: Kind
     checkpoint_id: str
-    epoch: int | None
-    created_at_ms: int | None
-    size_bytes: int | None
-    parent_id: str | None
+    epoch: int | None = None
+    created_at_ms: int | None = None
+    size_bytes: int | None = None
+    parent_id: str | None = None
     document: Document | None
     manifest_sha256: str
     findings: list[Finding]
@@ -190,29 +190,27 @@ def artifact_key(
 
     The manifest's own path only says which of its checkpoint's artifacts is meant: it is never followed (B11).
     """
-    rest = artifact(operator, partition.partition_id, delta=partition.is_delta)
     base = place.inside.rstrip("/").removesuffix(checkpoint_id)
-    for form in ("documented", "defective"):
-        paths = CheckpointPaths(base, "documented" if form == "documented" else "defective")
-        key = object_key(paths.manifest(checkpoint_id).removesuffix("manifest.json") + rest)
+    for paths in (CheckpointPaths(base, "documented"), CheckpointPaths(base, "defective")):
+        path = paths.delta if partition.is_delta else paths.snapshot
+        key = object_key(path(checkpoint_id, operator, partition.partition_id))
         if key in sizes:
             return key
     # A checkpoint's own folder, looked at by itself.
-    alone = object_key(rest)
+    alone = object_key(artifact(operator, partition.partition_id, delta=partition.is_delta))
     return alone if not place.name and alone in sizes else None
 
 
 def _describe(
     place: Place, kind: Kind, document: Document | None, data: bytes, findings: Findings
 ) -> LaminarCheckpoint:
-    facts: dict[str, Any] = {"checkpoint_id": place.name, "epoch": None, "created_at_ms": None}
-    facts |= {"size_bytes": None, "parent_id": None}
+    facts: dict[str, Any] = {"checkpoint_id": place.name}
     if isinstance(document, CheckpointManifestV2):
         sizes = [p.size_bytes for operator in document.operators.values() for p in operator.partitions]
         facts = {"checkpoint_id": document.checkpoint_id, "epoch": document.epoch, "parent_id": document.parent_id}
         facts |= {"created_at_ms": document.timestamp_ms, "size_bytes": sum(sizes)}
     elif isinstance(document, CheckpointManifest):
-        facts = {"checkpoint_id": str(document.checkpoint_id), "epoch": document.epoch, "parent_id": None}
+        facts = {"checkpoint_id": str(document.checkpoint_id), "epoch": document.epoch}
         facts |= {"created_at_ms": document.timestamp_ms, "size_bytes": _state_size(document)}
     elif isinstance(document, IncrementalCheckpointMetadata):
         parent = None if document.parent_id is None else str(document.parent_id)

@@ -72,7 +72,7 @@ class _Id:
 
     def read(self, value: Any, where: str, findings: Findings) -> Any:
         if not isinstance(value, str) or not _UUID.fullmatch(value):
-            serde.malformed(f"{where} is no UUID")
+            serde.malformed(f"{where} is not a UUID")
         if not _UUID7.fullmatch(value.lower()):
             findings.warn("it is not a UUIDv7, so ids do not even tell roughly when", where=where)
         return value.lower()
@@ -86,7 +86,7 @@ _PARTITION = Shape(
 )
 _OPERATOR = Shape(OperatorSnapshotEntry, partitions=Many(_PARTITION), total_bytes=U64)
 SOURCE = Shape(SourceOffsetEntry, source_type=TEXT, offsets=Pairs(TEXT), epoch=U64)
-_MANIFEST = Shape(
+MANIFEST = Shape(
     CheckpointManifestV2,
     version=U32,
     checkpoint_id=_Id(),
@@ -102,15 +102,7 @@ _MANIFEST = Shape(
 
 def decode(data: bytes) -> tuple[CheckpointManifestV2, Findings]:
     """Decode a manifest, with all that its own text says is wrong with it."""
-    findings = Findings()
-    manifest = serde.decode(data, _MANIFEST, findings, version=VERSION)
-    validate(manifest, findings)
-    return manifest, findings
-
-
-def encode(manifest: CheckpointManifestV2) -> bytes:
-    """Encode to the bytes that LaminarDB's ``serde_json::to_vec_pretty`` gives for maps in this order."""
-    return serde.encode(manifest, _MANIFEST)
+    return serde.decode(data, MANIFEST, validate, version=VERSION)
 
 
 def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
@@ -30,59 +30,49 @@ class Kind(Protocol):
     def write(self, value: Any, where: str) -> Any: ...
 
 
-class Whole(msgspec.Struct, frozen=True):
-    """A whole number of Rust's."""
+class Scalar(msgspec.Struct, frozen=True):
+    """A value that is the same in JSON."""
 
     name: str
-    low: int
-    high: int
+    fits: Callable[[Any], bool]
 
     def read(self, value: Any, where: str, findings: Findings) -> Any:
-        if type(value) is not int or not self.low <= value <= self.high:
-            malformed(f"{where} is no {self.name}")
-        return value
+        return value if self.fits(value) else malformed(f"{where} is not {self.name}")
 
     def write(self, value: Any, where: str) -> Any:
-        if type(value) is not int or not self.low <= value <= self.high:
-            _unwritable(f"{where} is no {self.name}")
+        if not self.fits(value):
+            raise InvalidInput(
+                f"LaminarDB's document cannot be written: {where} is not {self.name}", code="laminar.invalid"
+            )
         return value
 
 
-U16 = Whole("u16", 0, 2**16 - 1)
-U32 = Whole("u32", 0, 2**32 - 1)
-U64 = Whole("u64", 0, 2**64 - 1)
-I64 = Whole("i64", -(2**63), 2**63 - 1)
+def _whole(name: str, low: int, high: int) -> Scalar:
+    return Scalar(name, lambda value: type(value) is int and low <= value <= high)
 
 
-class _Text:
-    def read(self, value: Any, where: str, findings: Findings) -> Any:
-        if not isinstance(value, str) or not _is_text(value):
-            malformed(f"{where} is no text")
-        return value
-
-    def write(self, value: Any, where: str) -> Any:
-        if not isinstance(value, str) or not _is_text(value):
-            _unwritable(f"{where} is no text")
-        return value
+def _is_text(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
 
 
-class _Flag:
-    def read(self, value: Any, where: str, findings: Findings) -> Any:
-        if not isinstance(value, bool):
-            malformed(f"{where} is neither true nor false")
-        return value
-
-    def write(self, value: Any, where: str) -> Any:
-        return bool(value)
-
-
-TEXT, FLAG = _Text(), _Flag()
+U16 = _whole("a u16", 0, 2**16 - 1)
+U32 = _whole("a u32", 0, 2**32 - 1)
+U64 = _whole("a u64", 0, 2**64 - 1)
+I64 = _whole("an i64", -(2**63), 2**63 - 1)
+TEXT = Scalar("text", _is_text)
+FLAG = Scalar("true or false", lambda value: isinstance(value, bool))
 
 
 class Maybe(msgspec.Struct, frozen=True):
     """``Option``: null, or the value."""
 
-    inner: Any
+    inner: Kind
 
     def read(self, value: Any, where: str, findings: Findings) -> Any:
         return None if value is None else self.inner.read(value, where, findings)
@@ -94,11 +84,11 @@ class Maybe(msgspec.Struct, frozen=True):
 class Many(msgspec.Struct, frozen=True):
     """``Vec``."""
 
-    inner: Any
+    inner: Kind
 
     def read(self, value: Any, where: str, findings: Findings) -> Any:
         if not isinstance(value, list):
-            malformed(f"{where} is no list")
+            malformed(f"{where} is not a list")
         return [self.inner.read(item, f"{where}[{n}]", findings) for n, item in enumerate(value)]
 
     def write(self, value: Any, where: str) -> Any:
@@ -108,11 +98,11 @@ class Many(msgspec.Struct, frozen=True):
 class Pairs(msgspec.Struct, frozen=True):
     """``HashMap`` by text. The order is that of the file, because serde's has no meaning."""
 
-    inner: Any
+    inner: Kind
 
     def read(self, value: Any, where: str, findings: Findings) -> Any:
         if not isinstance(value, dict):
-            malformed(f"{where} is no map")
+            malformed(f"{where} is not a map")
         return {
             TEXT.read(key, f"a key of {where}", findings): self.inner.read(item, join(where, key), findings)
             for key, item in value.items()
@@ -125,7 +115,7 @@ class Pairs(msgspec.Struct, frozen=True):
 class Shape(Generic[_Struct]):
     """A struct of LaminarDB: the kinds of its fields. Those with a default in our class are serde's optional ones."""
 
-    def __init__(self, struct: type[_Struct], **kinds: Any) -> None:
+    def __init__(self, struct: type[_Struct], **kinds: Kind) -> None:
         self._struct, self._kinds = struct, kinds
         required = {field.name for field in msgspec.structs.fields(struct) if field.required}
         self._required = required
@@ -133,7 +123,7 @@ class Shape(Generic[_Struct]):
 
     def read(self, value: Any, where: str, findings: Findings) -> _Struct:
         if not isinstance(value, dict):
-            malformed(f"{where or 'the document'} is no object")
+            malformed(f"{where or 'the document'} is not an object")
         found: dict[str, Any] = {}
         for name, kind in self._kinds.items():
             place = join(where, name)
@@ -154,19 +144,24 @@ class Shape(Generic[_Struct]):
         return {name: kind.write(getattr(value, name), join(where, name)) for name, kind in self._kinds.items()}
 
 
-def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: int | None = None) -> _Struct:
-    """Decode a document; what serde itself would refuse is an error, what it would let pass is a finding.
+def decode(
+    data: bytes, kind: Shape[_Struct], validate: Callable[[_Struct, Findings], None], *, version: int | None = None
+) -> tuple[_Struct, Findings]:
+    """Decode a document, with all that its own text says is wrong with it; what serde itself refuses is an error.
 
     One that has a version must have this one, and is asked for it before the rest.
     """
-    document = parse(data, findings)
-    if version is not None and (found := version_of(document)) != version:
+    findings = Findings()
+    parsed = parse(data, findings)
+    if version is not None and (found := version_of(parsed)) != version:
         raise Unsupported(
             f"LaminarDB's manifest has version {found}, and those are 1 and 2",
             code="laminar.unsupported",
             hint="use the release of LaminarDB that wrote it",
         )
-    return kind.read(document, "", findings)
+    document = kind.read(parsed, "", findings)
+    validate(document, findings)
+    return document, findings
 
 
 def parse(data: bytes, findings: Findings) -> Any:
@@ -184,11 +179,11 @@ def parse(data: bytes, findings: Findings) -> Any:
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=pairs, parse_constant=malformed)
     except (ValueError, RecursionError) as error:
-        malformed(f"it is no JSON: {str(error)[:120]}")
+        malformed(f"it is not JSON: {str(error)[:120]}")
 
 
 def encode(value: msgspec.Struct, kind: Shape[Any]) -> bytes:
-    """Encode a document to the bytes of ``serde_json::to_string_pretty``; maps keep the order that they have here."""
+    """Encode a document to the bytes of serde's ``to_string_pretty``; maps keep the order that they have here."""
     return json.dumps(kind.write(value, ""), indent=2, ensure_ascii=False).encode()
 
 
@@ -213,15 +208,3 @@ def malformed(what: str) -> NoReturn:
         code="laminar.damaged",
         hint="slackwater verify FOLDER; LaminarDB could not read it either: restore it from a copy",
     )
-
-
-def _unwritable(what: str) -> NoReturn:
-    raise InvalidInput(f"LaminarDB's document cannot be written: {what}", code="laminar.invalid")
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

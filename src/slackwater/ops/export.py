@@ -24,9 +24,15 @@ from ..keyed.errors import OWNER
 from ..keyed.metadata import OUTSIDE_FILE
 from ..keyed.restored import check_restored
 from ..keyed.state import KeyedState
-from ..laminar import lcb1, manifest_v2
+from ..laminar import lcb1, serde
 from ..laminar.layout import CheckpointPaths, object_key
-from ..laminar.manifest_v2 import CheckpointManifestV2, OperatorSnapshotEntry, PartitionSnapshotEntry, SourceOffsetEntry
+from ..laminar.manifest_v2 import (
+    MANIFEST,
+    CheckpointManifestV2,
+    OperatorSnapshotEntry,
+    PartitionSnapshotEntry,
+    SourceOffsetEntry,
+)
 from ..parallel import Counted, OnProgress, in_parallel
 from ..program import read_checkpoint
 from ..protocol.address import refuse_inside_pipeline
@@ -229,7 +235,7 @@ def _write(target: Store, manifest: Manifest, state: _State, settings: Settings,
         written.add(snapshot.size_bytes)
 
     in_parallel([partial(put, *each) for each in zip(keys, state.snapshots, strict=True)], settings.concurrency)
-    target.put(_PATHS.manifest(manifest.checkpoint_id), manifest_v2.encode(document))
+    target.put(_PATHS.manifest(manifest.checkpoint_id), serde.encode(document, MANIFEST))
     reach("export.manifest.after")
     target.put(_PATHS.latest_pointer, manifest.checkpoint_id.encode())
 

@@ -7,7 +7,6 @@ look back ─ choose and verify the target ─ plan ─ copy its objects ─ man
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from ..protocol.sinks import Sink
-
-if TYPE_CHECKING:
-    pass
 
 # Each in a folder of its own, which nothing but this imports.
 _BY_KIND = {"delta": (".delta.sink", "DeltaSink"), "files": (".files.sink", "FileSink")}

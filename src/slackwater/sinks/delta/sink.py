@@ -201,20 +201,21 @@ class DeltaSink(StagingSink):
         # What depends on the rows that are there must not be put onto a newer version.
         properties = self._properties(epoch, tries_on=mode == "append")
         overwrites = "overwrite" if mode == "replace" else "append"
-        try:
-            with self._table.translated():
-                table.create_write_transaction(
-                    list(actions), mode=overwrites, schema=table.schema(), commit_properties=properties
-                )
-        except CommitFailedError:
-            return False
-        return True
+        return self._is_first(
+            lambda: table.create_write_transaction(
+                list(actions), mode=overwrites, schema=table.schema(), commit_properties=properties
+            )
+        )
 
     def _restore(self, table: DeltaTable, epoch: int, version: int) -> bool:
         """Make a version with the files of an older one; False when there is a newer one by now."""
+        properties = self._properties(epoch, tries_on=False)
+        return self._is_first(lambda: table.restore(version, commit_properties=properties))
+
+    def _is_first(self, make_version: Callable[[], object]) -> bool:
         try:
             with self._table.translated():
-                table.restore(version, commit_properties=self._properties(epoch, tries_on=False))
+                make_version()
         except CommitFailedError:
             return False
         return True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Literal, TypeVar
 
 import msgspec
 
-from ...errors import Corrupt, Unsupported
+from ...errors import Corrupt
 from ...formats import sealed
 from ...formats.ids import CheckpointId, Count
 from ...formats.keys import check_path, parse_name
@@ -72,6 +73,12 @@ class PublishedName(msgspec.Struct, frozen=True):
 
 _T = TypeVar("_T", Entry, UndoEntry)
 
+_damaged = partial(
+    Corrupt,
+    code="sink.damaged",
+    hint="restore it from a copy; without it the newest epoch of this sink is unknown",
+)
+
 
 def format_entry_key(home: str, epoch: int, *, undo: bool = False) -> str:
     return f"{home}log/{epoch:020d}{'.undo' if undo else ''}.json"
@@ -107,16 +114,11 @@ def draw_up(frames: list[Staged], epoch: int, tag: str) -> Entry | None:
     return Entry(version=VERSION, epoch=epoch, attempt=attempt, files=published)
 
 
-def encode(entry: Entry | UndoEntry) -> bytes:
-    """Encode an entry with its own digest, always to the same bytes."""
-    return sealed.seal(msgspec.json.encode(entry, order="sorted"))
-
-
 def read_entry(store: Store, key: str) -> Entry:
     """Read the entry of a commit, whole or not at all."""
     entry = _read(store, key, Entry)
     if not all(parse_published(file.published) and check_path(file.staged) for file in entry.files):
-        raise _damaged(key, "names files as no commit does")
+        raise _damaged(f"the entry {key} names files as no commit does")
     return entry
 
 
@@ -127,25 +129,8 @@ def read_undo(store: Store, key: str) -> UndoEntry:
 
 def _read(store: Store, key: str, kind: type[_T]) -> _T:
     data = store.get(key, max_bytes=_MAX_ENTRY_BYTES)
-    try:
-        entry = sealed.unseal(data, msgspec.json.Decoder(kind), version=VERSION)
-    except sealed.OtherVersion as other:
-        raise Unsupported(
-            f"the entry {key} has version {other.version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="use the release that wrote it, or a newer one",
-        ) from None
-    except sealed.Broken as broken:
-        raise _damaged(key, str(broken)) from None
+    entry = sealed.decode(data, kind, version=VERSION, what=f"the entry {key}", damaged=_damaged)
     name = parse_entry_key(key)
     if name is None or name.epoch != entry.epoch:
-        raise _damaged(key, f"says that it is of epoch {entry.epoch}")
+        raise _damaged(f"the entry {key} says that it is of epoch {entry.epoch}")
     return entry
-
-
-def _damaged(key: str, what: str) -> Corrupt:
-    return Corrupt(
-        f"the entry {key} {what}",
-        code="sink.damaged",
-        hint="restore it from a copy; without it the newest epoch of this sink is unknown",
-    )

@@ -16,10 +16,10 @@ import msgspec
 
 from ...errors import Conflict, Corrupt, InvalidInput, NotFound, Unsupported
 from ...failpoints import reach
+from ...formats import sealed
 from ...formats.keys import format_name
 from ...parallel import in_parallel
-from ..descriptors import Staged, format_tag
-from ..descriptors import encode as encode_descriptor
+from ..descriptors import Staged, encode, format_tag
 from ..staging import HOME, Staging
 from ..staging_sink import Identity, StagingSink, staged_missing
 from ..target import CONCURRENCY, Target, other_pipeline
@@ -30,7 +30,6 @@ from .log import (
     PublishedFile,
     UndoEntry,
     draw_up,
-    encode,
     format_entry_key,
     parse_entry_key,
     read_entry,
@@ -94,7 +93,7 @@ class FileSink(StagingSink):
         """Write the frame, in one Spark action, durably and invisibly, and describe it."""
         self._staging.tick(attempt)
         reach("files.ticket.after")
-        return encode_descriptor(self._staging.write(frame, attempt, micro_batch))
+        return encode(self._staging.write(frame, attempt, micro_batch))
 
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
         """Make staged output visible, once: the entry is the commit, publishing follows."""
@@ -129,7 +128,7 @@ class FileSink(StagingSink):
             if (newest := self.epoch()) < entry.epoch:
                 raise staged_missing(self.address, missing, entry.epoch)
             return newest  # they are missing because another driver has begun to publish them
-        self._store.create(format_entry_key(self._staging.home, entry.epoch), encode(entry))
+        self._store.create(format_entry_key(self._staging.home, entry.epoch), sealed.encode(entry))
         reach("files.entry.after")
         return entry.epoch
 
@@ -171,7 +170,7 @@ class FileSink(StagingSink):
             attempts = self._staging.attempts()
             undo = UndoEntry(version=VERSION, epoch=epoch, to_epoch=to_epoch, attempts=attempts)
             reach("files.undo.before")
-            self._store.create(format_entry_key(self._staging.home, epoch, undo=True), encode(undo))
+            self._store.create(format_entry_key(self._staging.home, epoch, undo=True), sealed.encode(undo))
             reach("files.undo.entry")
         withdraw(self._target, self._staging, self._tag, self._get_undo(epoch))
 
