@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from .keyed.state import KeyedState
     from .keyed.vnodes import vnode_of
     from .ops.adopt import adopt
-    from .ops.checkpoints import list_checkpoints as list
-    from .ops.checkpoints import show
+    from .ops.checkpoints import list_checkpoints, show
     from .ops.export import export
     from .ops.forget import forget
     from .ops.import_ import import_folder
@@ -41,8 +40,11 @@ if TYPE_CHECKING:
     from .tables.stream_feed import StreamFeed
     from .tables.table import table
 
+    list = list_checkpoints
+
 __version__ = "0.1.0"
 
+# Without ``list``, which ``from slackwater import *`` must not replace.
 __all__ = [
     "Changes",
     "CheckpointConfig",
@@ -68,7 +70,6 @@ __all__ = [
     "import_folder",
     "inbox",
     "keyed_checkpoints",
-    "list",
     "open_keyed",
     "open_pipeline",
     "outside_state",
@@ -135,7 +136,7 @@ _EXTRAS = {
 
 
 def __dir__() -> Iterable[str]:
-    return [*__all__, "__version__"]
+    return sorted({*__all__, *_LAZY, "__version__"})
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ from .formats.keys import format_name
 from .formats.manifest import OFFSETS_FILE, Manifest, SinkOutput, SourcePosition
 from .formats.positions import text_position
 from .formats.state import Savepoint
-from .protocol.address import join_url, refuse_pipeline
+from .protocol.address import as_text, join_url, refuse_pipeline
 from .protocol.artifacts import Holdings, get_artifacts
 from .protocol.checkpoint import CheckpointReport
 from .protocol.cut import Cut, CutFile, CutOperator, CutPartition
@@ -95,8 +95,7 @@ def open_pipeline(
     dropped = [drop_sink] if isinstance(drop_sink, str) else list(drop_sink)
     for given in (name, *sinks, *dropped):
         format_name(given)
-    if not isinstance(path := os.fspath(store) if isinstance(store, os.PathLike) else store, str):
-        raise InvalidInput("the store must be a path or a URL, as text", code="store.invalid")
+    path = as_text(store)
     pipeline = locate(join_url(path, format_name(name)), settings, storage_options)
     refuse_foreign(pipeline, "program")
     if pipeline.log.state is None:

@@ -140,3 +140,25 @@ def test_a_micro_batch_that_was_staged_and_not_committed_is_told_at_the_end(
     query.stop()
     assert coordinator.ended.wait(30)
     assert "WARNING" in caplog.text and "without committing micro-batch 0: the next start does it again" in caplog.text
+
+
+def test_a_sink_that_ends_the_thread_while_it_discards_lets_nobody_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        """As code below Python raises it: no Exception."""
+
+    driver, query = Driver(tmp_path), Query()
+    coordinator = coordinate(driver, FailingSink(tmp_path / "lake", ValueError("first")), tmp_path / "run")
+
+    def panic(_attempts: Any) -> NoReturn:
+        raise Panic
+
+    monkeypatch.setattr(driver.sinks["totals"], "discard", panic)
+    write(tmp_path / "run", "offsets/0")
+    coordinator.start(query)
+    with pytest.raises(ValueError, match="first"):
+        coordinator.stage(None, 0)  # type: ignore[arg-type]
+    query.stop()
+    assert coordinator.ended.wait(30) and not (tmp_path / "run").exists()
+    assert isinstance(coordinator.failure, ValueError)

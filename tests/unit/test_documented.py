@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import re
 from pathlib import Path
@@ -55,11 +56,17 @@ def test_every_setting_has_its_row_with_its_default_and_bounds():
 
 
 def test_what_is_public_can_be_found_before_it_is_loaded():
-    assert set(sw.__all__) <= set(dir(sw))
+    assert {*sw.__all__, "list"} <= set(dir(sw))
+
+
+def test_whoever_imports_all_keeps_the_builtins():
+    taken: dict[str, Any] = {}
+    exec("from slackwater import *", taken)
+    assert not taken.keys() & (vars(builtins).keys() - {"__builtins__", "__doc__", "__name__"})
 
 
 def test_every_public_call_has_its_row_with_all_its_arguments():
-    public = {name: getattr(sw, name) for name in sw.__all__}
+    public = {name: getattr(sw, name) for name in (*sw.__all__, "list")}
     said = [
         f"sw.{name}({', '.join(inspect.signature(call).parameters)})"
         for name, call in public.items()

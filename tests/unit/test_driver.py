@@ -169,3 +169,12 @@ def test_a_program_may_refuse_to_go_on_from_a_damaged_head_and_its_claim_ends(pl
     assert caught.value.code == "object.damaged"
     state = locate(place.url).log.read()
     assert state is not None and (state.epoch, state.release_append_id is not None) == (2, True)
+
+
+def test_a_run_that_has_ended_on_record_makes_no_checkpoint(place: Pipeline) -> None:
+    driver = claim_driver(place, "test:1")
+    step(driver)
+    assert driver.end() is None
+    with pytest.raises(SlackwaterError) as caught:
+        step(driver)
+    assert caught.value.code == "pipeline.ended" and place.state.epoch == 1

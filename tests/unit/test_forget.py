@@ -35,7 +35,7 @@ from slackwater.spark.hydrate import check_structure
 from slackwater.spark.working_directory import WorkingDirectory
 from slackwater.store import Store, open_store
 from tests.golden.samples import APPENDS, entry, state
-from tests.pipelines import Driver
+from tests.pipelines import Driver, FolderSink
 
 SETTINGS = Settings()
 HOUR, DAY = 3_600_000, 86_400_000
@@ -394,6 +394,30 @@ def test_a_fallback_never_goes_on_in_the_name_of_a_newer_driver(url, monkeypatch
             started.pipeline, started.permit, {}, hydrate=lambda manifest: 0, fallback=lambda damage, target: None
         )
     assert caught.value.code == "driver.fenced"
+
+
+def test_a_target_that_is_forgotten_while_a_sink_refuses_it_is_not_named(url, tmp_path):
+    started = claim(url)
+    (url / manifest_key(started.state.live[-1].checkpoint_id)).unlink()
+    asked: list[int] = []
+
+    class Refusing(FolderSink):
+        def plan_undo(self, to_epoch: int) -> str:
+            asked.append(to_epoch)
+            if len(asked) == 1:
+                run(url, forget.by_ref(str(to_epoch)))
+            raise Conflict("somebody else has written", code="sink.undo_refused")
+
+    with pytest.raises(Corrupt) as caught:
+        recovery.recover(
+            started.pipeline,
+            started.permit,
+            {"totals": Refusing(tmp_path / "lake" / "orders" / "totals")},
+            hydrate=lambda manifest: 0,
+            fallback=lambda damage, target: None,
+        )
+    assert len(asked) == 2 and asked[0] > asked[1]
+    assert caught.value.code == "head.damaged" and caught.value.details["newest_verified"] == asked[1]
 
 
 def test_a_driver_that_cannot_see_whether_it_was_fenced_does_not_fall_back(url):

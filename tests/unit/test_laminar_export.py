@@ -298,7 +298,7 @@ def test_nothing_is_exported_into_a_pipeline(tmp_path, url, inside):
     for folder in (Path(url) / inside, other / "db", other):
         with pytest.raises(InvalidInput) as caught:
             export(url, folder)
-        assert caught.value.code in ("folder.unusable", "store.invalid")
+        assert caught.value.code in ("folder.unusable", "option.invalid", "store.invalid")
     assert not (Path(url) / inside).exists() and not (other / "db").exists()
 
 
@@ -326,6 +326,26 @@ def test_A10_names_that_lead_to_one_path_are_refused_before_anything_is_written(
     with pytest.raises(Unsupported, match="lead to one path") as caught:
         export(tmp_path / "store" / "orders", tmp_path / "db")
     assert caught.value.code == "export.unsupported" and not (tmp_path / "db").exists()
+
+
+@pytest.mark.parametrize("inside", ["", "cut", "state/db"])
+def test_nothing_is_exported_into_the_local_folder_of_a_keyed_state(tmp_path, inside):
+    make_keyed(tmp_path)
+    local = tmp_path / "store" / "counts.wal"
+    before = files_in(local)
+    with pytest.raises(InvalidInput, match="own folder"):
+        export(tmp_path / "store" / "counts", local / inside)
+    assert files_in(local) == before
+
+
+def test_what_a_killed_export_has_half_written_is_gone_when_the_next_one_is_done(tmp_path, url):
+    export(url, tmp_path / "db")
+    whole = files_in(tmp_path / "db")
+    (snapshot, *_) = (tmp_path / "db").rglob("partition-0.snap")
+    hidden = snapshot.with_name(".partition-9.snap.0123456789abcdef.tmp")
+    hidden.write_bytes(b"half")
+    export(url, tmp_path / "db")
+    assert files_in(tmp_path / "db") == whole
 
 
 def test_what_is_not_there_is_not_found(tmp_path, url):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from slackwater import failpoints
-from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unsupported
+from slackwater.errors import Conflict, Corrupt, InvalidInput, NotFound, SlackwaterError, Unavailable, Unsupported
 from slackwater.formats.manifest import Manifest
 from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
@@ -236,3 +237,24 @@ def test_the_folder_is_only_read(tmp_path, url):
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     import_folder(str(root), url)
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
+
+
+def test_the_folder_that_is_imported_holds_no_pipeline(tmp_path):
+    folder = v2_folder(tmp_path / "db")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    for url in (folder / "orders", folder / "checkpoints"):
+        with pytest.raises(InvalidInput, match="only read") as caught:
+            import_folder(folder, url)
+        assert caught.value.code == "store.invalid"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_disk_that_is_full_where_a_state_waits_is_told_with_the_way_out(tmp_path, url, monkeypatch):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = str(v2_folder(tmp_path / "db"))
+    monkeypatch.setattr("slackwater.ops.import_._spool", full)
+    with pytest.raises(Unavailable, match="No space left") as caught:
+        import_folder(folder, url)
+    assert caught.value.code == "folder.unavailable" and "TMPDIR" in str(caught.value.hint)

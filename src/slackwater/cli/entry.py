@@ -55,6 +55,8 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "copy":
+            ctx.fail("'copy' is 'import' now: slackwater import FOLDER URL")
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = import_module(f".{_MODULES.get(cmd_name, cmd_name)}", __package__).command

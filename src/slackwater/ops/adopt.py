@@ -10,7 +10,7 @@ from ..clock import this_process
 from ..errors import Conflict, InvalidInput, NotFound
 from ..formats.keys import format_name
 from ..formats.state import LiveCheckpoint, State
-from ..protocol.address import join_url, refuse_pipeline
+from ..protocol.address import as_text, join_url, refuse_pipeline
 from ..protocol.driver import make_first
 from ..protocol.pipeline import locate
 from ..settings import Settings
@@ -36,9 +36,9 @@ def adopt(
     What the query wrote for micro-batches that it did not commit stays where it is, and is written again.
     """
     settings = Settings()
-    store_url = _as_text(store, "store.invalid")
+    store_url = as_text(store)
     url = join_url(store_url, format_name(pipeline))
-    root = _local(_as_text(directory, "folder.unusable"))
+    root = _local(as_text(directory))
     newest = _newest_commit(root)
     # Read before anything is claimed: a directory that cannot be adopted changes nothing.
     cut = capture(root, newest)
@@ -61,13 +61,6 @@ def adopt(
 
     make_first(place, this_process("adopt"), cut, refuse_old)
     return place.state.live[-1]
-
-
-def _as_text(given: object, code: str) -> str:
-    text = os.fspath(given) if isinstance(given, os.PathLike) else given
-    if not isinstance(text, str):
-        raise InvalidInput(f"{given!r:.100} is neither a path nor a URL", code=code, hint="write it as text")
-    return text
 
 
 def _local(text: str) -> Path:

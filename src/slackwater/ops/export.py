@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -20,7 +19,6 @@ from ..errors import Corrupt, InvalidInput, Unsupported
 from ..failpoints import reach
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..keyed.capture import STATE, folder_of
-from ..keyed.errors import OWNER
 from ..keyed.metadata import OUTSIDE_FILE
 from ..keyed.restored import check_restored
 from ..keyed.state import KeyedState
@@ -35,16 +33,15 @@ from ..laminar.manifest_v2 import (
 )
 from ..parallel import Counted, OnProgress, in_parallel
 from ..program import read_checkpoint
-from ..protocol.address import refuse_inside_pipeline
-from ..protocol.directory import write_files
+from ..protocol.address import as_text, refuse_inside_pipeline
+from ..protocol.directory import spool, write_files
 from ..protocol.kinds import whose
 from ..protocol.pipeline import Pipeline
 from ..protocol.verified_reads import load_manifest
 from ..rocks.database import require_library
-from ..rocks.errors import disk_errors
 from ..settings import MIB, Settings
 from ..store import Buffer, Store, Stream, open_store
-from .pipelines import read_pipeline
+from .pipelines import read_pipeline, refuse_own_folders
 from .refs import LATEST_REF, resolve
 
 # LaminarDB's documents have a slash after the id, its code has none, and it is the code that reads.
@@ -108,13 +105,13 @@ def export(
     with pipeline.log.unless_retired(entry):
         manifest = load_manifest(pipeline.store, entry)
     _refuse_kind(manifest)
-    target = open_store(os.fspath(folder), settings, **(folder_options or {}))
+    target = open_store(as_text(folder), settings, **(folder_options or {}))
     _refuse_taken(target, pipeline, manifest)
-    refuse_inside_pipeline(os.fspath(folder), settings, folder_options)
-    with tempfile.TemporaryDirectory(prefix="slackwater-export-") as spool:
+    refuse_inside_pipeline(as_text(folder), settings, folder_options)
+    with spool("export") as folder_of_state:
         with pipeline.log.unless_retired(entry):
             read = _read_keyed if kind_of(manifest) == "keyed" else _read_program
-            state = read(pipeline.store, manifest, Path(spool), settings)
+            state = read(pipeline.store, manifest, folder_of_state, settings)
         _write(target, manifest, state, settings, progress)
     return Exported(
         pipeline=manifest.pipeline,
@@ -139,12 +136,7 @@ def _refuse_kind(manifest: Manifest) -> None:
 
 def _refuse_taken(target: Store, pipeline: Pipeline, manifest: Manifest) -> None:
     """Refuse a folder that has anything but what an export of this checkpoint writes."""
-    if f"{target.url}/".startswith(f"{pipeline.store.url}/"):
-        raise InvalidInput(
-            f"{target.url} is inside the pipeline's own folder",
-            code="folder.unusable",
-            hint="name a folder elsewhere",
-        )
+    refuse_own_folders(pipeline, target.url)
     document = _PATHS.manifest(manifest.checkpoint_id)
     below = document.removesuffix("manifest.json") + "operators/"
     for key in (listed.key for listed in target.list("")):
@@ -172,25 +164,24 @@ def _read_keyed(store: Store, manifest: Manifest, spool: Path, settings: Setting
     """Restore the database, and write down each virtual node's keys and values, in the order of the keys."""
     require_library("the export of a keyed state")
     restored = spool / "restored"
-    with disk_errors(spool, OWNER):
-        write_files(store, manifest, restored, settings, durable=False, check=check_restored)
-        state = KeyedState(
-            restored / folder_of(STATE), vnode_count=cast(int, manifest.vnode_count), read_only=True, cached=False
+    write_files(store, manifest, restored, settings, durable=False, check=check_restored)
+    state = KeyedState(
+        restored / folder_of(STATE), vnode_count=cast(int, manifest.vnode_count), read_only=True, cached=False
+    )
+    try:
+        files = [spool / str(node) for node in range(state.description.vnode_count)]
+        found = sum(_write_frames(file, state.scan(node)) for node, file in enumerate(files))
+    finally:
+        state.close()
+    if found != state.key_count:
+        raise Corrupt(
+            f"the keyed state of checkpoint {manifest.checkpoint_id} has {found} keys, not {state.key_count}",
+            code="keyed.damaged",
+            hint="slackwater verify URL --read-data",
         )
-        try:
-            files = [spool / str(node) for node in range(state.description.vnode_count)]
-            found = sum(_write_frames(file, state.scan(node)) for node, file in enumerate(files))
-        finally:
-            state.close()
-        if found != state.key_count:
-            raise Corrupt(
-                f"the keyed state of checkpoint {manifest.checkpoint_id} has {found} keys, not {state.key_count}",
-                code="keyed.damaged",
-                hint="slackwater verify URL --read-data",
-            )
-        snapshots = [_of_file(STATE, node, file) for node, file in enumerate(files)]
-        if (restored / OUTSIDE_FILE).is_file():
-            snapshots.append(_of_file(_OUTSIDE, 0, restored / OUTSIDE_FILE))
+    snapshots = [_of_file(STATE, node, file) for node, file in enumerate(files)]
+    if (restored / OUTSIDE_FILE).is_file():
+        snapshots.append(_of_file(_OUTSIDE, 0, restored / OUTSIDE_FILE))
     operators = list(dict.fromkeys(snapshot.operator for snapshot in snapshots))
     return _State(operators=operators, watermark_ms=state.watermark_ms, snapshots=snapshots)
 
@@ -237,6 +228,7 @@ def _write(target: Store, manifest: Manifest, state: _State, settings: Settings,
     in_parallel([partial(put, *each) for each in zip(keys, state.snapshots, strict=True)], settings.concurrency)
     target.put(_PATHS.manifest(manifest.checkpoint_id), serde.encode(document, MANIFEST))
     reach("export.manifest.after")
+    target.remove_unfinished("")  # of an export that was killed
     target.put(_PATHS.latest_pointer, manifest.checkpoint_id.encode())
 
 

@@ -6,21 +6,21 @@ read and verify every byte ─ claim ─ put artifacts ─ manifest ─ APPEND �
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from ..clock import this_process
-from ..errors import Conflict, NotFound, Unsupported
+from ..errors import Conflict, InvalidInput, NotFound, Unsupported
 from ..formats.manifest import Origin
 from ..formats.state import State
 from ..laminar.content import Content, Piece, fetch, load_content, partition_path
 from ..laminar.folder import Folder, open_folder, resolve
 from ..parallel import Counted, OnProgress
-from ..protocol.address import pipeline_name, refuse_inside_pipeline
+from ..protocol.address import as_text, pipeline_name, refuse_inside_pipeline
 from ..protocol.cut import Cut, CutFile, CutOperator, CutPartition
+from ..protocol.directory import spool
 from ..protocol.driver import make_first
 from ..protocol.log import list_records
 from ..protocol.pipeline import Pipeline, locate
@@ -58,14 +58,21 @@ def import_folder(
     any step, the same call goes on: what does not count is garbage that the pipeline's next driver sweeps, what counts
     is settled.
     """
-    settings, url, options = settings or Settings(), os.fspath(url), storage_options or {}
-    found = _recognise(open_store(os.fspath(folder), settings, **(folder_options or {})))
+    settings, url, options = settings or Settings(), as_text(url), storage_options or {}
+    found = _recognise(open_store(as_text(folder), settings, **(folder_options or {})))
     content = load_content(found, resolve(found, str(at)))
     pipeline_name(url)
     refuse_inside_pipeline(url, settings, options)
-    with tempfile.TemporaryDirectory(prefix="slackwater-import-") as spool:
-        cut = _spool(found, content, Path(spool), progress)
-        return _make_first(locate(url, settings, options), cut)
+    place = locate(url, settings, options)
+    if f"{place.store.url}/".startswith(f"{found.url}/"):
+        raise InvalidInput(
+            f"{url} is inside the folder that is imported, which is only read",
+            code="store.invalid",
+            hint="name a pipeline elsewhere",
+        )
+    with spool("import") as folder_of_pieces:
+        cut = _spool(found, content, folder_of_pieces, progress)
+        return _make_first(place, cut)
 
 
 def _recognise(store: Store) -> Folder:

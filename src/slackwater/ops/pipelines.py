@@ -12,8 +12,10 @@ import msgspec
 from ..errors import Code, InvalidInput, NotFound, SlackwaterError, Unavailable
 from ..formats.keys import CHECKPOINTS
 from ..formats.state import State
+from ..keyed.config import CheckpointConfig
 from ..parallel import in_parallel
-from ..protocol.address import folder_name, join_url, refuse_pipeline_at, split_url
+from ..protocol.address import as_text, folder_name, join_url, refuse_pipeline_at, split_url
+from ..protocol.directory import refuse_inside
 from ..protocol.log_damage import refuse_missing_log
 from ..protocol.pipeline import Pipeline, locate
 from ..protocol.verified_reads import DAMAGE
@@ -46,7 +48,7 @@ def read_pipeline(
     url: str | os.PathLike[str], settings: Settings | None = None, storage_options: Mapping[str, str] | None = None
 ) -> Pipeline:
     """Read the newest state of the pipeline ``{store}/{name}``, which must be there. It is not claimed."""
-    url = os.fspath(url)
+    url = as_text(url)
     pipeline = locate(url, settings, storage_options)
     if _read(pipeline) is None:
         inside, near = _near(url, pipeline.settings, storage_options)
@@ -86,7 +88,7 @@ def pipelines(
     >>> [(found.name, found.epoch, found.released) for found in pipelines(store)]
     [('orders', 3, True)]
     """
-    store_url, settings, options = os.fspath(store), settings or Settings(), storage_options or {}
+    store_url, settings, options = as_text(store), settings or Settings(), storage_options or {}
     found = _look_for(store_url, settings, options)
     if not found:
         _refuse_other(open_store(store_url, settings, **options), store_url)
@@ -147,3 +149,13 @@ def _near(url: str, settings: Settings, options: Mapping[str, str] | None) -> tu
             }
             return False, [beside[name] for name in get_close_matches(component, beside, n=3)]
     return False, []
+
+
+def refuse_own_folders(pipeline: Pipeline, target: str, *, hint: str = "name a folder elsewhere") -> None:
+    """Refuse to write into a pipeline's own folders: in its store, or that of a keyed state on this machine."""
+    root, folder = local_folder(pipeline.store.url), local_folder(target)
+    if root is not None and folder is not None:
+        local = CheckpointConfig(str(root)).folder  # unless it was put elsewhere
+        refuse_inside(folder, [root, *([local] if local.is_dir() else [])], hint=hint)
+    elif f"{target}/".startswith(f"{pipeline.store.url}/"):
+        raise InvalidInput(f"{target} is inside the pipeline's own folder", code="option.invalid", hint=hint)

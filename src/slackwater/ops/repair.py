@@ -23,6 +23,7 @@ from ..formats.manifest import Manifest, Object, RolledBack, SinkOutput, referen
 from ..formats.record import Record
 from ..formats.state import MAX_LIVE, LiveCheckpoint
 from ..parallel import in_parallel
+from ..protocol.address import as_text
 from ..protocol.artifacts import get_artifacts, get_parts
 from ..protocol.log import Log
 from ..protocol.log_damage import Lost
@@ -95,7 +96,7 @@ def repair(
     def open_one(name: str, output: SinkOutput) -> Sink | None:
         return (sinks or {}).get(name) or open_sink(output.kind, output.address)
 
-    pipeline = locate(os.fspath(url), settings, storage_options)
+    pipeline = locate(as_text(url), settings, storage_options)
     prepared = prepare(pipeline, open_one, keep=listed(keep), keep_older=keep_older)
     if prepared is None:
         read_pipeline(url, settings, storage_options)  # which refuses one that is not there

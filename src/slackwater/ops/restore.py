@@ -12,16 +12,14 @@ from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
 from ..extras import needed_for
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..formats.state import LiveCheckpoint, State
-from ..keyed.config import CheckpointConfig
 from ..keyed.restored import check_restored
-from ..protocol.directory import refuse_inside, write_directory
+from ..protocol.directory import write_directory
 from ..protocol.pipeline import Pipeline
 from ..protocol.state import LeftOut
 from ..protocol.verified_reads import load_manifest
 from ..settings import Settings
 from ..spark.hydrate import hydrate
-from ..store import local_folder
-from .pipelines import read_pipeline
+from .pipelines import read_pipeline, refuse_own_folders
 from .refs import LATEST_REF, NEWEST_VERIFIED, passed_over, resolve
 from .rollback import get_newest_verified
 
@@ -69,9 +67,7 @@ def restore(
     """
     target, ref = _as_directory(to), str(at)
     pipeline = read_pipeline(url, settings, storage_options)
-    if root := local_folder(pipeline.store.url):
-        local = CheckpointConfig(str(root)).folder  # of a keyed state, unless it was put elsewhere
-        refuse_inside(target, root, *([local] if local.is_dir() else []))
+    refuse_own_folders(pipeline, str(target), hint="name a directory elsewhere: --to DIR")
     with needed_for("the restore of a keyed state", "keyed"):
         for tries_left in reversed(range(_MAX_TRIES)):
             state = pipeline.state
@@ -99,7 +95,9 @@ def restore(
 
 
 def _as_directory(to: str | os.PathLike[str]) -> Path:
-    text = os.fspath(to)
+    text = os.fspath(to) if isinstance(to, os.PathLike) else to
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidInput(f"{text!r:.100} is not a path", code="option.invalid", hint="name a directory: --to DIR")
     if not text.strip():
         raise InvalidInput(
             "the directory to restore into is empty text",

@@ -129,6 +129,8 @@ def get_label(state: State | None, label: str) -> Savepoint:
     savepoint = find_label(state, label) if state else None
     if savepoint is None:
         raise NotFound(
-            f"there is no savepoint {label[:MAX_LABEL]!r}", code="label.not_found", hint="slackwater savepoint list URL"
+            f"there is no savepoint {str(label)[:MAX_LABEL]!r}",
+            code="label.not_found",
+            hint="slackwater savepoint list URL",
         )
     return savepoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
@@ -10,6 +11,18 @@ from ..formats.keys import parse_name
 from ..settings import Settings
 from ..store import Store, open_store
 from .log import list_records
+
+
+def as_text(given: object) -> str:
+    """Take a path or a URL; refuse what is neither."""
+    text = os.fspath(given) if isinstance(given, os.PathLike) else given
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"{given!r:.100} is neither a path nor a URL",
+            code="store.invalid",
+            hint="write it as text: a path, or a URL like s3://bucket/slackwater",
+        )
+    return text
 
 
 def join_url(store_url: str, component: str) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import InvalidInput, Unavailable
@@ -113,13 +116,13 @@ def remove_unfinished() -> None:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def refuse_inside(directory: Path, *folders: Path) -> None:
+def refuse_inside(directory: Path, folders: Iterable[Path], *, hint: str) -> None:
     """Refuse a directory in one of a pipeline's own folders: what is there may be taken for the pipeline's."""
     if any(directory.resolve().is_relative_to(folder.resolve()) for folder in folders):
         raise InvalidInput(
             f"{directory} is inside the pipeline's own folder",
             code="option.invalid",
-            hint="name a directory elsewhere: --to DIR",
+            hint=hint,
         )
 
 
@@ -140,3 +143,19 @@ def _unwritable(directory: Path, error: OSError) -> Unavailable:
         code="folder.unavailable",
         hint="see that this user may write there, and that the disk has room",
     )
+
+
+@contextmanager
+def spool(what: str) -> Iterator[Path]:
+    """Give a folder for what is too large for memory; it is removed in the end."""
+    with tempfile.TemporaryDirectory(prefix=f"slackwater-{what}-") as folder:
+        try:
+            yield Path(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                raise
+            raise Unavailable(
+                f"{folder} cannot be written: {error.strerror}",
+                code="folder.unavailable",
+                hint="see that its disk has room; TMPDIR names another folder",
+            ) from error

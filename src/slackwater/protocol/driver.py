@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ..errors import Code, Conflict, Corrupt, SlackwaterError, Unavailable
+from ..errors import Code, Conflict, Corrupt, InvalidInput, SlackwaterError, Unavailable
 from ..failpoints import reach
 from ..formats.change import Release
 from ..formats.keys import CHECKPOINTS, LATEST
@@ -192,6 +192,8 @@ class Driver:
 
         ``settled`` is called before the deletes, which nobody has to wait for.
         """
+        if self._ended:
+            raise InvalidInput("this run has ended on record", code="pipeline.ended", hint="open the pipeline again")
         report = self._checkpointer.checkpoint(cut, attempt, captured_ms=captured_ms)
         self._references.know(report.checkpoint_id, report.objects)
         if settled is not None:

@@ -99,6 +99,8 @@ class _Recovery(Generic[T]):
         self._hydrate, self._fallback, self._without_head = hydrate, fallback, without_head
         # What a fallback has hydrated to see whether it can be: a rollback has its target's content, so it serves it.
         self._tried: list[T] = []
+        # The older checkpoint that a fallback has found.
+        self._target: LiveCheckpoint | None = None
 
     def run(self) -> Recovered[T]:
         """Recover; a head that is damaged whenever it is read is fallen back from, or an error."""
@@ -109,11 +111,16 @@ class _Recovery(Generic[T]):
             if damage.code == Code.LOG_CORRUPT or self._pipeline.state.head is None:
                 raise
             while True:
-                outcome = self._consider(damage)
-                if not isinstance(outcome, FallBack):
-                    return self._follow(outcome)
-                if self._is_rolled_back(outcome):
-                    return twice(self._go_on)
+                try:
+                    outcome = self._consider(damage)
+                    if not isinstance(outcome, FallBack):
+                        return self._follow(outcome)
+                    self._roll_back(outcome)
+                    break
+                except (Corrupt, NotFound):
+                    if not self._is_target_gone():
+                        raise
+            return twice(self._go_on)
 
     def _go_on(self) -> Recovered[T]:
         # What is missing may have been retired by a newer driver, of which this one does not know yet.
@@ -165,6 +172,7 @@ class _Recovery(Generic[T]):
             return decide(Found(state=state, damage=damage, own_state=own_state))
         head = state.live[-1]
         target, _ = newest_verified([entry for entry in targets(state) if entry is not head], self._try_out)
+        self._target = target
         with pipeline.log.unless_fenced(self._permit):
             found = Found(state=state, damage=damage, may_fall_back=self._fallback is not None, target=target)
             if target is not None and found.may_fall_back:
@@ -176,21 +184,18 @@ class _Recovery(Generic[T]):
                 raise outcome.error from damage
         return outcome
 
-    def _is_rolled_back(self, outcome: FallBack) -> bool:
-        """Roll back to the target; False when somebody has forgotten it meanwhile, and another must be found."""
+    def _roll_back(self, outcome: FallBack) -> None:
         pipeline, target = self._pipeline, outcome.target
-        try:
-            with pipeline.log.unless_fenced(self._permit):
-                assert self._fallback is not None
-                self._fallback(outcome.damage, twice(partial(load_manifest, pipeline.store, target)))
-            roll_back(pipeline, self._permit, target.epoch, keep=outcome.keep)
-        except (Corrupt, NotFound):
-            pipeline.log.read()
-            require_current(pipeline.state, self._permit.generation)
-            if pipeline.state.find(target.epoch) is not None:
-                raise
-            return False
-        return True
+        with pipeline.log.unless_fenced(self._permit):
+            assert self._fallback is not None
+            self._fallback(outcome.damage, twice(partial(load_manifest, pipeline.store, target)))
+        roll_back(pipeline, self._permit, target.epoch, keep=outcome.keep)
+
+    def _is_target_gone(self) -> bool:
+        """Tell whether somebody has forgotten the target meanwhile: then another must be found."""
+        self._pipeline.log.read()
+        require_current(self._pipeline.state, self._permit.generation)
+        return self._target is not None and self._pipeline.state.find(self._target.epoch) is None
 
     def _try_out(self, entry: LiveCheckpoint) -> None:
         # Bytes that verify may still not be whole to Spark.

@@ -242,7 +242,11 @@ class Coordinator:
 
     def _finish(self) -> None:
         """End on record, and leave nothing behind."""
-        hindrance = self._driver.end(self.failure, self._unfinished)
+        hindrance: BaseException | None
+        try:
+            hindrance = self._driver.end(self.failure, self._unfinished)
+        except BaseException as error:  # A sink's own: whoever waits for the end must be told of it.
+            hindrance = error
         if hindrance is not None and was_fenced(hindrance):
             # What failed first may be the newer driver's doing; whoever starts this one again would fence that.
             hindrance.__cause__, self.failure = self.failure, hindrance
