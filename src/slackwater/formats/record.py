@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from ..errors import Code, Corrupt, InvalidInput, Unsupported
+from ..errors import Code, Corrupt, InvalidInput
 from . import sealed
 from . import state as states
 from .change import Change
@@ -56,11 +56,7 @@ def decode(data: bytes, *, number: int) -> Record:
     try:
         record = sealed.unseal(data, _decoder, version=VERSION)
     except sealed.OtherVersion as other:
-        raise Unsupported(
-            f"record {number} has version {other.version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="use the release that wrote it, or a newer one",
-        ) from None
+        raise sealed.unknown_version(f"record {number}", other.version, VERSION) from None
     except sealed.Broken as broken:
         raise _corrupt(number, str(broken)) from None
     if record.number != number:

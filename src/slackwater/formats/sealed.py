@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
+from ..errors import Unsupported
 from .ids import Sha256
 
 T = TypeVar("T")
@@ -64,3 +65,12 @@ def unseal(data: bytes, decoder: msgspec.json.Decoder[T], *, version: int) -> T:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Broken(f"does not decode: {error}") from None
+
+
+def unknown_version(what: str, version: int, known: int) -> Unsupported:
+    """Refuse what another release has written."""
+    return Unsupported(
+        f"{what} has version {version}, this release reads {known}",
+        code="format.unknown_version",
+        hint="use the release that wrote it, or a newer one",
+    )

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from ..errors import Corrupt, InvalidInput, Unsupported
+from ..errors import Corrupt, InvalidInput
 from ..formats import sealed
 from ..formats.ids import CheckpointId, Count, Name, RandomId
 
@@ -105,11 +105,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     except sealed.Broken as error:
         raise Corrupt(f"a document of a keyed state ({kind.__name__.lower()}) {error}", code="keyed.damaged") from None
     except sealed.OtherVersion as error:
-        raise Unsupported(
-            f"the keyed state has version {error.version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="use the release that wrote it, or a newer one",
-        ) from None
+        raise sealed.unknown_version("the keyed state", error.version, VERSION) from None
 
 
 def is_keyed(path: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from ...errors import Corrupt, Unsupported
+from ...errors import Corrupt
 from ...formats import sealed
 from ...formats.ids import CheckpointId, Count
 from ...formats.keys import check_path, parse_name
@@ -130,11 +130,7 @@ def _read(store: Store, key: str, kind: type[_T]) -> _T:
     try:
         entry = sealed.unseal(data, msgspec.json.Decoder(kind), version=VERSION)
     except sealed.OtherVersion as other:
-        raise Unsupported(
-            f"the entry {key} has version {other.version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="use the release that wrote it, or a newer one",
-        ) from None
+        raise sealed.unknown_version(f"the entry {key}", other.version, VERSION) from None
     except sealed.Broken as broken:
         raise _damaged(key, str(broken)) from None
     name = parse_entry_key(key)
