@@ -1,4 +1,4 @@
-"""A seeded, deterministic world in which the real protocol code runs, crashes, stalls and loses answers.
+"""The scheduler: lets the real protocol code run, crash, stall and lose answers, as a seed says.
 
 Every actor is a thread, but only one runs at a time: each verb of the store or of a sink is a step, and the seed says
 who makes the next one. The same seed gives the same trace.

@@ -368,7 +368,7 @@ def a_repair_does_not_commit_an_open_target(patch: pytest.MonkeyPatch) -> None:
 
 def a_repair_ignores_a_lost_rollback(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
-        repair, "find_bound", lambda state, head, lost, **fields: (repair_target.position_of(state, head), "")
+        repair, "find_bound", lambda lost, **_: (repair_target.position_of(lost.state, lost.state.live[-1]), "")
     )
 
 
@@ -394,18 +394,18 @@ def the_pointer_says_which_is_the_head(patch: pytest.MonkeyPatch) -> None:
     real = recovery._Recovery._read
 
     def read(self: Any) -> Found:
-        pipeline, state = self._pipeline, self._pipeline.state
+        pipeline, state = self.pipeline, self.pipeline.state
         try:
             named = pipeline.store.get(LATEST).decode()
         except NotFound:
             named = ""
         epoch = next((entry.epoch for entry in state.live if entry.checkpoint_id == named), state.epoch)
         older = [entry for entry in state.live if entry.epoch <= epoch]
-        self._pipeline = SimpleNamespace(store=pipeline.store, state=msgspec.structs.replace(state, live=older))
+        self.pipeline = SimpleNamespace(store=pipeline.store, state=msgspec.structs.replace(state, live=older))
         try:
             return real(self)
         finally:
-            self._pipeline = pipeline
+            self.pipeline = pipeline
 
     patch.setattr(recovery._Recovery, "_read", read)
 

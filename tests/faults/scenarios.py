@@ -199,7 +199,7 @@ def a_rollback_is_lost_after_its_undo(patch: pytest.MonkeyPatch) -> None:
     real = recovery._Recovery.run
 
     def run(self: recovery._Recovery[Any]) -> Any:
-        recovered, log, store = real(self), self._pipeline.log, cast(SimStore, self._pipeline.store)
+        recovered, log, store = real(self), self.pipeline.log, cast(SimStore, self.pipeline.store)
         written = store._sim.written
         for back in range(min(log.number, log.kept_records - 1)):
             record = records.decode(written[record_key(log.number - back)], number=log.number - back)

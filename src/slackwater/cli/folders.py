@@ -18,7 +18,7 @@ _INSTEAD = (Code.PIPELINE_NOT_FOUND, Code.LOG_MISSING)
 
 
 def folder_instead(error: SlackwaterError, url: str, timeout_s: float) -> Folder:
-    """Look whether what is no pipeline is a folder of LaminarDB's; else the error stands."""
+    """Open what is not a pipeline as a folder of LaminarDB's; raise the error if it is not one, either."""
     from ..laminar.folder import open_folder  # noqa: PLC0415
     from ..store import open_store  # noqa: PLC0415
 

@@ -84,7 +84,7 @@ def _interruptible(act: Callable[[Callable[[], None]], ProbeResult], folder: str
         if interrupted.is_set():
             raise KeyboardInterrupt
 
-    signal.set_wakeup_fd(-1)  # else the process would be ended two seconds after the first
+    signal.set_wakeup_fd(-1)  # otherwise the first one would end the process two seconds later
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, hear)
     with ThreadPoolExecutor(1) as pool:

@@ -14,7 +14,8 @@ import crc32c
 import lz4.block
 import msgspec
 
-from ..errors import Corrupt, InvalidInput, Unsupported
+from ..errors import Corrupt, InvalidInput
+from .sealed import unknown_version
 
 MAGIC = b"LCB1"
 VERSION = 3
@@ -94,11 +95,7 @@ def decode_index(data: bytes) -> dict[str, Entry]:
         raise _corrupt("does not begin as a batch does")
     _, version, count, reserved, index_size, body_size, _ = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise Unsupported(
-            f"the batch has version {version}, this release reads {VERSION}",
-            code="format.unknown_version",
-            hint="read it with the release that wrote it, or a newer one",
-        )
+        raise unknown_version("the batch", version, VERSION)
     if (
         reserved
         or not 0 < count <= MAX_ENTRIES

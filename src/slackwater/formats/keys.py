@@ -62,7 +62,7 @@ def format_name(name: str) -> str:
     """
     if not isinstance(name, str) or not name or name in (".", "..") or _CONTROL.search(name):
         raise InvalidInput(
-            f"{name!r} cannot be a name: it is no text, empty, made of dots, or has control characters",
+            f"{name!r} cannot be a name: it is not text, is empty, made of dots, or has control characters",
             code="name.invalid",
         )
     try:

@@ -15,10 +15,11 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 import msgspec
 from msgspec import Meta
 
-from ..errors import Corrupt, InvalidInput, Unsupported
+from ..errors import Corrupt, InvalidInput
 from .ids import CheckpointId, Count, Name, RandomId, Sha256
 from .keys import ArtifactKey, BatchKey, are_artifact_keys, check_path, check_paths, parse_key
 from .query import Query
+from .sealed import unknown_version
 
 VERSION: Final = 3
 # The file in which a program that is not Spark keeps its offsets, beside its state.
@@ -196,11 +197,7 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             version = _version_decoder.decode(data).version
             if version != VERSION:
-                raise Unsupported(
-                    f"the manifest has version {version}, this release reads {VERSION}",
-                    code="format.unknown_version",
-                    hint="use the release that wrote it, or a newer one",
-                ) from None
+                raise unknown_version("the manifest", version, VERSION) from None
         raise Corrupt(f"the manifest does not decode: {error}", code="manifest.invalid") from None
     if manifest.checkpoint_id != checkpoint_id:
         raise Corrupt(f"the manifest of {checkpoint_id} names {manifest.checkpoint_id}", code="manifest.invalid")

@@ -66,11 +66,16 @@ def decode(
             raise damaged(f"{what} does not match its own digest")
         found = _version_decoder.decode(body).version
         if found != version:
-            raise Unsupported(
-                f"{what} has version {found}, this release reads {version}",
-                code=unknown_code,
-                hint=_HINT if found > version else older_hint,
+            raise unknown_version(
+                what, found, version, code=unknown_code, hint=_HINT if found > version else older_hint
             )
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(f"{what} does not decode: {error}") from None
+
+
+def unknown_version(
+    what: str, version: int, known: int, *, code: str = "format.unknown_version", hint: str = _HINT
+) -> Unsupported:
+    """Refuse what another release has written."""
+    return Unsupported(f"{what} has version {version}, this release reads {known}", code=code, hint=hint)

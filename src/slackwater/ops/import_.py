@@ -176,6 +176,6 @@ def _imported(pipeline: str, state: State, cut: Cut, *, done: bool) -> Imported:
         epoch=head.epoch,
         checkpoint_id=head.checkpoint_id,
         operators=len(cut.operators),
-        size_bytes=sum(f.size_bytes for op in cut.operators for p in op.partitions for f in p.files),
+        size_bytes=sum(p.size_bytes for op in cut.operators for p in op.partitions),
         done=done,
     )

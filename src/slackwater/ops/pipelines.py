@@ -31,7 +31,7 @@ class Problem(msgspec.Struct, frozen=True):
 class PipelineSummary(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline of a store. With a problem, its state could not be read.
 
-    ``released`` says that its last driver ended in order; else one is running, or has crashed.
+    ``released`` says that its last driver ended in order; otherwise one is running, or has crashed.
     """
 
     name: str

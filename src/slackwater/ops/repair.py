@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
+from typing import cast
 
 import msgspec
 
@@ -119,21 +120,19 @@ def prepare(
     ``open_unbound`` gives sinks that are not bound yet. With ``keep_older`` the user vouches that nobody else is at
     work on the pipeline: then checkpoints without a label stay as well.
     """
-    store, settings = pipeline.store, pipeline.settings
-    lost = _find_lost(pipeline.log)
+    store, lost = pipeline.store, _find_lost(pipeline.log)
     if lost is None:
         return None
-    before = lost.before
-    if before is None:
+    if lost.before is None:
         raise impossible("no sound record was found before it", lost)
-    state = before.state
+    state = lost.state
     if state.head is None:
-        raise impossible(f"record {before.number} before it has no checkpoint to go on from", lost)
-    undoing = find_undoing(store, state, lost)
-    bound, why = find_bound(state, state.head, lost, can_undo=bool(undoing))
+        raise impossible(f"record {lost.before.number} before it has no checkpoint to go on from", lost)
+    undoing = find_undoing(store, lost)
+    bound, why = find_bound(lost, can_undo=bool(undoing))
     forced = undoing.keys() - set(keep)
-    target = choose_target(store, state, settings, lost, bound=bound, why=why, forced=forced)
-    outputs = outputs_of(store, state, lost, target.content)
+    target = choose_target(pipeline, lost, bound=bound, why=why, forced=forced)
+    outputs = outputs_of(store, lost, target.content)
     name_in_manifest = target.content.pipeline
 
     def open_bound(name: str, output: SinkOutput) -> CommittingSink | None:
@@ -147,8 +146,8 @@ def prepare(
     oldest = min(position_of(state, entry) for entry in state.branch)
     if undoing and newest > written and bound > oldest:
         why = f"a sink is at epoch {newest}, of which nothing else is known: it may have undone anything before that"
-        target = choose_target(store, state, settings, lost, bound=oldest, why=why, forced=forced)
-        outputs = outputs_of(store, state, lost, target.content)
+        target = choose_target(pipeline, lost, bound=oldest, why=why, forced=forced)
+        outputs = outputs_of(store, lost, target.content)
         # An older target may bring sinks that the pipeline has had before.
         newest = max(newest, newest_epoch(open_bound, outputs))
     keep = sorted({*keep, *target.keep})
@@ -161,11 +160,11 @@ def prepare(
         parent_id=state.head.checkpoint_id,
         sink_names=list(outputs),
         sinks=outputs,
-        source_offsets=keep_acknowledged(target.content, manifests_later(store, state, lost, target.content)),
+        source_offsets=keep_acknowledged(target.content, manifests_later(store, lost, target.content)),
         rollback=RolledBack(to_epoch=target.to_epoch, to_id=target.to_id, keep=keep, unsettled=target.unsettled),
     )
     return PreparedRepair(
-        plan=_plan(store, before, lost, target, document=document, open_sink=open_bound, keep_older=keep_older),
+        plan=_plan(store, lost, target, document=document, open_sink=open_bound, keep_older=keep_older),
         lost=lost,
         document=document,
     )
@@ -214,7 +213,6 @@ def _find_lost(log: Log) -> Lost | None:
 
 def _plan(
     store: Store,
-    before: Record,
     lost: Lost,
     target: Target,
     *,
@@ -222,9 +220,7 @@ def _plan(
     open_sink: OpenSink,
     keep_older: bool,
 ) -> RepairPlan:
-    state = before.state
-    rollback = document.rollback
-    keep = rollback.keep if rollback else []
+    state, keep = lost.state, document.rollback.keep if document.rollback else []
     undone = [epoch for epoch in epochs_after(state, target.to_epoch) if epoch != target.entry.epoch]
     newest = max(lost.manifests, key=lambda manifest: manifest.epoch, default=target.content)
     there = {listed.key for listed in store.list(CHECKPOINTS)}
@@ -243,7 +239,7 @@ def _plan(
     return RepairPlan(
         damaged_records=lost.numbers,
         may_have_been=lost.guesses,
-        from_number=before.number,
+        from_number=cast(Record, lost.before).number,
         head_epoch=state.epoch,
         to_epoch=target.to_epoch,
         to_id=target.to_id,

@@ -12,10 +12,10 @@ from ..formats.keys import record_key
 from ..formats.manifest import Manifest, SinkOutput
 from ..formats.state import LiveCheckpoint, State
 from ..protocol.log_damage import Lost
+from ..protocol.pipeline import Pipeline
 from ..protocol.rollback import manifests_after, sinks_since
 from ..protocol.state import LeftOut
 from ..protocol.verified_reads import DAMAGE, load_if_sound, verify_restorable
-from ..settings import Settings
 from ..store import Store
 from .rollback import OpenSink
 
@@ -33,13 +33,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def find_bound(state: State, head: LiveCheckpoint, lost: Lost, *, can_undo: bool) -> tuple[int, str]:
+def find_bound(lost: Lost, *, can_undo: bool) -> tuple[int, str]:
     """Find the epoch that sinks must be taken back to at least, and say why.
 
     A damaged record may have been a rollback that sinks have followed already. To undo more than that is harmless,
     because what is undone is read again; to undo less would lose rows. Sinks that cannot undo have not followed any:
     then only a rollback that is known counts, for it is what the user wanted.
     """
+    state, head = lost.state, lost.state.live[-1]
     known = {head.checkpoint_id, *(manifest.checkpoint_id for manifest in lost.manifests)}
     oldest = min(position_of(state, entry) for entry in state.branch)
     if can_undo and lost.unreadable:
@@ -59,27 +60,26 @@ def position_of(state: State, entry: LiveCheckpoint) -> int:
     return entry.rollback_to if unsettled and entry.rollback_to is not None else entry.epoch
 
 
-def find_undoing(store: Store, state: State, lost: Lost) -> dict[str, SinkOutput]:
+def find_undoing(store: Store, lost: Lost) -> dict[str, SinkOutput]:
     """Name the sinks that may have followed a rollback that was lost: all that are known, and can undo."""
-    known = [*(load_if_sound(store, entry) for entry in state.live), *lost.manifests]
+    known = [*(load_if_sound(store, entry) for entry in lost.state.live), *lost.manifests]
     outputs = [output for manifest in known if manifest for output in manifest.sinks.items()]
     return {name: output for name, output in outputs if output.can_undo}
 
 
-def choose_target(
-    store: Store, state: State, settings: Settings, lost: Lost, *, bound: int, why: str, forced: Collection[str]
-) -> Target:
+def choose_target(pipeline: Pipeline, lost: Lost, *, bound: int, why: str, forced: Collection[str]) -> Target:
     """Choose the newest checkpoint within the bound that can be restored, every byte verified.
 
     Where there is none left, and the user has told every sink to keep its rows (none is ``forced`` to undo), choose the
     newest beyond it.
     """
+    state = lost.state
     within = [entry for entry in reversed(state.branch) if position_of(state, entry) <= bound]
     beyond = [entry for entry in reversed(state.branch) if entry not in within]
     passed_over: list[LeftOut] = []
     for entry in within if forced else within + beyond:
         try:
-            content = verify_restorable(store, entry, settings)
+            content = verify_restorable(pipeline.store, entry, pipeline.settings)
         except DAMAGE as error:
             passed_over.append(LeftOut(epoch=entry.epoch, reason=error.message))
             continue
@@ -121,19 +121,19 @@ def impossible(why: str, lost: Lost, otherwise: str = "") -> Corrupt:
     )
 
 
-def outputs_of(store: Store, state: State, lost: Lost, content: Manifest) -> dict[str, SinkOutput]:
+def outputs_of(store: Store, lost: Lost, content: Manifest) -> dict[str, SinkOutput]:
     """Name every sink that may have rows to be undone, or that lacks the target's output: that one with it."""
-    outputs = sinks_since(content, manifests_later(store, state, lost, content))
-    if content.epoch > state.settled_epoch:
+    outputs = sinks_since(content, manifests_later(store, lost, content))
+    if content.epoch > lost.state.settled_epoch:
         outputs |= content.sinks
     return dict(sorted(outputs.items()))
 
 
-def manifests_later(store: Store, state: State, lost: Lost, content: Manifest) -> list[Manifest | None]:
+def manifests_later(store: Store, lost: Lost, content: Manifest) -> list[Manifest | None]:
     """List what may have come after a checkpoint: it was live, or a damaged record may have made it so."""
     unknown: list[Manifest | None] = [None] if lost.unreadable else []
     may_be = sorted(lost.manifests, key=lambda manifest: manifest.epoch)
-    return [*manifests_after(store, state, content.epoch), *may_be, *unknown]
+    return [*manifests_after(store, lost.state, content.epoch), *may_be, *unknown]
 
 
 def newest_epoch(open_sink: OpenSink, outputs: dict[str, SinkOutput]) -> int:

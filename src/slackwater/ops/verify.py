@@ -29,7 +29,7 @@ from .refs import Choice, choose
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One problem: the object that has it, and the epochs that need that object, undone ones among them.
 
-    A note is no damage to anything that can be restored.
+    A note does not concern anything that can be restored.
     """
 
     severity: Literal["error", "note"]

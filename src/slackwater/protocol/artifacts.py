@@ -160,7 +160,7 @@ def _describe(
             operator_id=op.operator_id,
             operator_name=op.operator_name,
             store=op.store,
-            size_bytes=sum(file.size_bytes for partition in op.partitions for file in partition.files),
+            size_bytes=sum(partition.size_bytes for partition in op.partitions),
             partitions=[
                 Partition(
                     partition=partition.partition,
@@ -168,7 +168,7 @@ def _describe(
                     kind="delta" if partition.deltas else "snap",
                     version=partition.version,
                     unique_id=partition.unique_id,
-                    size_bytes=sum(file.size_bytes for file in partition.files),
+                    size_bytes=partition.size_bytes,
                     files=[describe(file) for file in partition.files if not batched(file)],
                 )
                 for partition in op.partitions

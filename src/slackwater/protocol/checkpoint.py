@@ -66,16 +66,12 @@ class Checkpointer:
         self.holdings = holdings
         # How the newest epoch was settled, and which retired epochs' bytes are gone: both go into the next record.
         self.settlement = settlement
-        self._deleted: list[int] = []
+        self.deleted: list[int] = []
         self._counted = pipeline.store.requests.snapshot()
-
-    @property
-    def deleted(self) -> list[int]:
-        return self._deleted
 
     def note_deleted(self, epochs: Iterable[int]) -> None:
         """Say with the next record that the bytes of these retired epochs are gone."""
-        self._deleted = sorted({*self._deleted, *epochs})
+        self.deleted = sorted({*self.deleted, *epochs})
 
     def checkpoint(self, cut: Cut, attempt: Attempt, *, captured_ms: int = 0) -> CheckpointReport:
         """Make the cut the next epoch and commit the sinks. When this returns, the epoch is settled."""
@@ -153,7 +149,7 @@ class Checkpointer:
         )
 
     def _append(self, document: Manifest, data: bytes) -> None:
-        vouched, settled, deleted = manifests.vouch(document, data), self.settlement, self._deleted
+        vouched, settled, deleted = manifests.vouch(document, data), self.settlement, self.deleted
         keep_last = self._pipeline.settings.keep_last
 
         def decide(state: State | None) -> Checkpoint:
@@ -167,7 +163,7 @@ class Checkpointer:
             )
 
         self._pipeline.log.append(decide, permit=self._permit)
-        self.settlement, self._deleted = None, []
+        self.settlement, self.deleted = None, []
 
 
 class _Stopwatch:

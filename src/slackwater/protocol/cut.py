@@ -31,6 +31,10 @@ class CutPartition(msgspec.Struct, frozen=True, kw_only=True):
     def files(self) -> list[CutFile]:
         return [*self.snapshot, *self.deltas]
 
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
 
 class CutOperator(msgspec.Struct, frozen=True, kw_only=True):
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from contextlib import suppress
+from typing import cast
 
 import msgspec
 
@@ -43,6 +44,11 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def number(self) -> int:
         return max(self.seen)
+
+    @property
+    def state(self) -> State:
+        """What there is to go on from, where a sound record was found."""
+        return cast(Record, self.before).state
 
     @property
     def guesses(self) -> list[str]:

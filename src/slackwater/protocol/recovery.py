@@ -77,30 +77,30 @@ def recover(
     the newest checkpoint is damaged; None says that the program does not have it.
     """
     return _Recovery(
-        pipeline, permit, sinks, hydrate=hydrate, dropped=dropped, fallback=fallback, without_head=without_head
+        pipeline=pipeline,
+        permit=permit,
+        sinks=sinks,
+        hydrate=hydrate,
+        dropped=dropped,
+        fallback=fallback,
+        without_head=without_head,
     ).run()
 
 
-class _Recovery(Generic[T]):
+class _Recovery(msgspec.Struct, Generic[T], kw_only=True):
     """One start's way back, step by step."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        permit: Permit,
-        sinks: Mapping[str, CommittingSink],
-        *,
-        hydrate: Callable[[Manifest | None], T],
-        dropped: Collection[str],
-        fallback: Agree | None,
-        without_head: Callable[[Corrupt], T | None] | None,
-    ) -> None:
-        self._pipeline, self._permit, self._sinks, self._dropped = pipeline, permit, sinks, dropped
-        self._hydrate, self._fallback, self._without_head = hydrate, fallback, without_head
-        # What a fallback has hydrated to see whether it can be: a rollback has its target's content, so it serves it.
-        self._tried: list[T] = []
-        # The older checkpoint that a fallback has found.
-        self._target: LiveCheckpoint | None = None
+    pipeline: Pipeline
+    permit: Permit
+    sinks: Mapping[str, CommittingSink]
+    hydrate: Callable[[Manifest | None], T]
+    dropped: Collection[str]
+    fallback: Agree | None
+    without_head: Callable[[Corrupt], T | None] | None
+    # What a fallback has hydrated to see whether it can be: a rollback has its target's content, so it serves it.
+    tried: list[T] = []
+    # The older checkpoint that a fallback has found.
+    target: LiveCheckpoint | None = None
 
     def run(self) -> Recovered[T]:
         """Recover; a head that is damaged whenever it is read is fallen back from, or an error."""
@@ -108,7 +108,7 @@ class _Recovery(Generic[T]):
             return twice(self._go_on)
         except Corrupt as damage:
             # Of a damaged log nobody can tell whether a newer driver has retired the head.
-            if damage.code == Code.LOG_CORRUPT or self._pipeline.state.head is None:
+            if damage.code == Code.LOG_CORRUPT or self.pipeline.state.head is None:
                 raise
             while True:
                 try:
@@ -124,24 +124,24 @@ class _Recovery(Generic[T]):
 
     def _go_on(self) -> Recovered[T]:
         # What is missing may have been retired by a newer driver, of which this one does not know yet.
-        with self._pipeline.log.unless_fenced(self._permit):
+        with self.pipeline.log.unless_fenced(self.permit):
             return self._follow(decide(self._read()))
 
     def _read(self) -> Found:
-        state = self._pipeline.state
+        state = self.pipeline.state
         if state.head is None:
             return Found(state=state)
-        head = load_manifest(self._pipeline.store, state.head)
+        head = load_manifest(self.pipeline.store, state.head)
         standings = {
             name: SinkStanding(kind=sink.kind, address=sink.address, epoch=sink.epoch())
-            for name, sink in self._sinks.items()
+            for name, sink in self.sinks.items()
         }
-        return Found(state=state, head=head, sinks=standings, dropped=self._dropped)
+        return Found(state=state, head=head, sinks=standings, dropped=self.dropped)
 
     def _follow(self, outcome: Outcome) -> Recovered[T]:
         match outcome:
             case Fresh():
-                return Recovered(head=None, settlement=None, hydrated=self._hydrate(None))
+                return Recovered(head=None, settlement=None, hydrated=self.hydrate(None))
             case GoOn(head):
                 return self._drive(head, settled=True)
             case CommitAgain(head):
@@ -149,7 +149,7 @@ class _Recovery(Generic[T]):
             case Undo(head, settled):
                 return self._drive(head, settled=settled)
             case GoOnWithoutHead(own_state):
-                state = self._pipeline.state
+                state = self.pipeline.state
                 settlement = settle_without_sinks(state.epoch) if state.settled_epoch < state.epoch else None
                 return Recovered(head=None, settlement=settlement, hydrated=cast(T, own_state))
             case Refuse(error):
@@ -159,22 +159,22 @@ class _Recovery(Generic[T]):
 
     def _drive(self, head: Manifest, *, settled: bool) -> Recovered[T]:
         """Bring the head into every sink: its rows, or the undo of a rollback; and hydrate it."""
-        settlement = drive_sinks(head, self._sinks)
-        hydrated = self._tried[-1] if self._tried else self._hydrate(head)
+        settlement = drive_sinks(head, self.sinks)
+        hydrated = self.tried[-1] if self.tried else self.hydrate(head)
         return Recovered(head=head, settlement=None if settled else settlement, hydrated=hydrated)
 
     # --- the head is damaged
 
     def _consider(self, damage: Corrupt) -> Outcome:
         """Read what is needed to decide about a damaged head, and decide."""
-        pipeline, state = self._pipeline, self._pipeline.state
-        if self._without_head is not None and (own_state := self._without_head(damage)) is not None:
+        pipeline, state = self.pipeline, self.pipeline.state
+        if self.without_head is not None and (own_state := self.without_head(damage)) is not None:
             return decide(Found(state=state, damage=damage, own_state=own_state))
         head = state.live[-1]
         target, _ = newest_verified([entry for entry in targets(state) if entry is not head], self._try_out)
-        self._target = target
-        with pipeline.log.unless_fenced(self._permit):
-            found = Found(state=state, damage=damage, may_fall_back=self._fallback is not None, target=target)
+        self.target = target
+        with pipeline.log.unless_fenced(self.permit):
+            found = Found(state=state, damage=damage, may_fall_back=self.fallback is not None, target=target)
             if target is not None and found.may_fall_back:
                 keep = self._kept(head)
                 refusals = self._refusals(target.epoch, keep)
@@ -185,31 +185,31 @@ class _Recovery(Generic[T]):
         return outcome
 
     def _roll_back(self, outcome: FallBack) -> None:
-        pipeline, target = self._pipeline, outcome.target
-        with pipeline.log.unless_fenced(self._permit):
-            assert self._fallback is not None
-            self._fallback(outcome.damage, twice(partial(load_manifest, pipeline.store, target)))
-        roll_back(pipeline, self._permit, target.epoch, keep=outcome.keep)
+        pipeline, target = self.pipeline, outcome.target
+        with pipeline.log.unless_fenced(self.permit):
+            assert self.fallback is not None
+            self.fallback(outcome.damage, twice(partial(load_manifest, pipeline.store, target)))
+        roll_back(pipeline, self.permit, target.epoch, keep=outcome.keep)
 
     def _is_target_gone(self) -> bool:
         """Tell whether somebody has forgotten the target meanwhile: then another must be found."""
-        self._pipeline.log.read()
-        require_current(self._pipeline.state, self._permit.generation)
-        return self._target is not None and self._pipeline.state.find(self._target.epoch) is None
+        self.pipeline.log.read()
+        require_current(self.pipeline.state, self.permit.generation)
+        return self.target is not None and self.pipeline.state.find(self.target.epoch) is None
 
     def _try_out(self, entry: LiveCheckpoint) -> None:
         # Bytes that verify may still not be whole to Spark.
-        self._tried.append(twice(lambda: self._hydrate(load_manifest(self._pipeline.store, entry))))
+        self.tried.append(twice(lambda: self.hydrate(load_manifest(self.pipeline.store, entry))))
 
     def _kept(self, head: LiveCheckpoint) -> list[str]:
         """Name the sinks whose rows stay: the user has said so when the head was rolled back to."""
-        manifest = load_if_sound(self._pipeline.store, head)
+        manifest = load_if_sound(self.pipeline.store, head)
         return list(manifest.rollback.keep) if manifest and manifest.rollback else []
 
     def _refusals(self, to_epoch: int, keep: Collection[str]) -> dict[str, str]:
         """Ask every sink that would undo; return why some refuse."""
         refused: dict[str, str] = {}
-        for name, sink in self._sinks.items():
+        for name, sink in self.sinks.items():
             if sink.can_undo and name not in keep:
                 try:
                     sink.plan_undo(to_epoch)

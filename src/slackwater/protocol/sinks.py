@@ -104,7 +104,7 @@ class SinkFailed(SlackwaterError):
         return cls(
             f"the sink {name!r} did not {what}: {reason}",
             code="sink.commit_failed",
-            hint="mend the cause and start again: the epoch counts, and the start drives it into the sink first",
+            hint=f"fix the sink, then start again: epoch {document.epoch} is safe, and goes into the sink first",
             settlement=_settlement(document.epoch, {**statuses, name: failed}),
             exit_code=getattr(cause, "exit_code", 1),
         )

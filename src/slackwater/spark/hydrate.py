@@ -60,10 +60,7 @@ def check_structure(directory: Path, manifest: Manifest) -> None:
             hint="restore another checkpoint; what this one was captured from must have been damaged",
         ) from error
     found = {
-        operator.name: [
-            (p.partition, p.path, p.version, p.unique_id, sum(file.size_bytes for file in p.files))
-            for p in operator.partitions
-        ]
+        operator.name: [(p.partition, p.path, p.version, p.unique_id, p.size_bytes) for p in operator.partitions]
         for operator in cut.operators
     }
     named = {

@@ -71,7 +71,7 @@ def session(
 
 
 def check_session(spark: SparkSession, settings: Settings) -> None:
-    """Refuse a session under which a checkpoint could not be trusted, naming each line that mends it."""
+    """Refuse a session under which a checkpoint could not be trusted, naming each line that fixes it."""
     wrong = {key: value for key, value in REQUIRED.items() if _get(spark, key).lower() != value.lower()}
     retain = settings.epochs_in_flight + _RETAIN_MARGIN
     if _retained(spark) < retain:

@@ -42,7 +42,7 @@ def parse_metrics(given: str | int) -> tuple[str, int]:
     found = None if isinstance(given, bool) else parse_address(str(given))
     if found is None:
         raise InvalidInput(
-            f"{str(given)[:100]!r} is no address to serve metrics at",
+            f"{str(given)[:100]!r} is not an address to serve metrics at",
             code="option.invalid",
             hint='.option("metrics", "127.0.0.1:9109"), or a port alone; 0 takes any that is free',
         )

@@ -52,7 +52,7 @@ class PipelineQuery(StreamingQuery):
         if not ended:
             return False
         self._raise_failure()
-        if not self._coordinator.stopping:  # Else Spark may have ended on our own word to stop.
+        if not self._coordinator.stopping:  # Otherwise Spark may have ended because we told it to.
             super().awaitTermination()
         return None if timeout is None else True
 

@@ -21,7 +21,7 @@ class Workspace:
         self.tables = Tables(tables, directory)
 
     def check_followed(self, micro_batch: int, before: int) -> None:
-        """See that Spark keeps its logs where we look for them: else no micro-batch would ever be checkpointed."""
+        """Check that Spark keeps its logs where we look for them; otherwise no micro-batch would be checkpointed."""
         # It writes a micro-batch's offsets before foreachBatch, and its commit before the next one.
         expected = [f"offsets/{micro_batch}", *([f"commits/{before}"] if before >= 0 else [])]
         for name in expected:

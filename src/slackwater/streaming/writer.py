@@ -28,7 +28,7 @@ def writeStream(frame: DataFrame) -> PipelineWriter:
     """Write a streaming DataFrame through Slackwater: ``sw.writeStream(df)`` for ``df.writeStream``."""
     if not hasattr(frame, "isStreaming"):
         raise InvalidInput(
-            f"{frame!r:.100} is no DataFrame", code="option.invalid", hint="read one with spark.readStream"
+            f"{frame!r:.100} is not a DataFrame", code="option.invalid", hint="read one with spark.readStream"
         )
     if not frame.isStreaming:
         raise InvalidInput(
