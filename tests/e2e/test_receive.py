@@ -150,11 +150,11 @@ def test_other_machines_need_a_token_and_addresses_are_checked():
         open_socket("0.0.0.0", 0, token=None)
     assert parse_listen("8080") == ("127.0.0.1", 8080) and parse_listen("[::1]:0") == ("::1", 0)
     for text in ("", "x", "127.0.0.1:", ":8080", "127.0.0.1:70000"):
-        with pytest.raises(InvalidInput, match=r"option\.invalid.*no address"):
+        with pytest.raises(InvalidInput, match=r"option\.invalid.*not an address to listen at"):
             parse_listen(text)
     assert check_url("wss://[::1]:444/{position}?key=x") and check_url("ws://bücher.example")
     for url in ("http://x", "ws://", "x", "ws://x:99999/", "ws://[::1/", "ws://a..b/", "ws://x/#part"):
-        with pytest.raises(InvalidInput, match=r"option\.invalid.*no address"):
+        with pytest.raises(InvalidInput, match=r"option\.invalid.*not the address of a WebSocket server"):
             check_url(url)
 
 
@@ -184,7 +184,7 @@ def test_paths_to_positions():
     for message in ('{"a": []}', '{"a": true}', '{"a": 1.5}', "[]", '{"a": null}'):
         assert find_position(message, parse_path("$.a")) is None
     for text in ("", "$", "a", "$a", "$.a.", "$.a[x]", "$..a"):
-        with pytest.raises(InvalidInput, match=r"option\.invalid.*is no path to a position"):
+        with pytest.raises(InvalidInput, match=r"option\.invalid.*is not a path to a position"):
             parse_path(text)
 
 

@@ -292,7 +292,7 @@ def test_a_table_that_is_made_again_leaves_queries_theirs(risks: Risks, spark: S
         (lambda r: r.table(key=[]), "table.invalid", "key"),
         (lambda r: r.table(schema="id double, x string"), "table.unsupported", "whose equality says little"),
         (lambda r: r.table(schema="id bigint, x array<int>"), "table.unsupported", "which is not served"),
-        (lambda r: r.table(feed="feed"), "table.invalid", "which is no feed"),
+        (lambda r: r.table(feed="feed"), "table.invalid", "which is not a feed"),
         (
             lambda r: sw.table("a-b", key="id", schema=SCHEMA, feed=sw.FileFeed("x")),
             "name.invalid",

@@ -78,7 +78,7 @@ def test_manifest_v2_json_round_trip():
 
 def test_manifest_v2_backward_compat_missing_fields():
     manifest, findings = read({"version": 2, "checkpoint_id": IDS[0], "epoch": 1, "timestamp_ms": 1000})
-    assert manifest == CheckpointManifestV2.new(IDS[0], 1, timestamp_ms=1000)
+    assert manifest == CheckpointManifestV2(version=2, checkpoint_id=IDS[0], epoch=1, timestamp_ms=1000)
     assert {f.where for f in fatal(findings)} == set(OPTIONAL)
 
 

@@ -101,10 +101,6 @@ class GroupCommit:
     def _set(self, **changes: Any) -> None:
         self.description = msgspec.structs.replace(self.description, **changes)
 
-    def note_refused(self, garbage: int, oversized: int) -> None:
-        """Note how many messages were ever refused."""
-        self._set(garbage=garbage, oversized=oversized)
-
     def find(self, appends: Sequence[Append]) -> None:
         """Look up all keys of the group at once."""
         keys = [work.key for work in appends if work.key is not None]

@@ -57,7 +57,7 @@ def check_range(folder: Path, published: Published, inbox: str, begin: int, end:
         raise Corrupt(
             f"the inbox in {folder} ends at {published.position}, and was read up to {max(begin, end or 0)} before",
             code="inbox.damaged",
-            hint=f"{FIRST_ITS_RECEIVER}; else this is an older copy of the folder: put back the one that was there",
+            hint=f"{FIRST_ITS_RECEIVER}; otherwise the folder is an older copy: put back the one that was there",
         )
 
 

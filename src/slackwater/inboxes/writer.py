@@ -83,8 +83,9 @@ class Writer:
             if self._hindrance is not None and self._clock.monotonic() - self._written_at < _AGAIN_S:
                 raise self._hindrance
             self._rocks = self._open_again()
-        commit = GroupCommit(self._rocks, self.description, self._limits, self.now_ms(), self._uptime_ms())
-        commit.note_refused(*self.refused)
+        garbage, oversized = self.refused
+        known = msgspec.structs.replace(self.description, garbage=garbage, oversized=oversized)
+        commit = GroupCommit(self._rocks, known, self._limits, self.now_ms(), self._uptime_ms())
         commit.find([work for work in group if isinstance(work, Append)])
         receiving = self.receiving
         for work in group:
@@ -238,7 +239,7 @@ def _refuse_other_folder(folder: Path) -> None:
         raise InvalidInput(f"{folder} is not a folder", code="inbox.invalid", hint="name one, or a new name")
     if any(path.name not in (PUBLISHED_FILE, COVERED_FILE) for path in folder.iterdir()):
         raise InvalidInput(
-            f"{folder} is no inbox, and not empty",
+            f"{folder} is not an inbox, and not empty",
             code="inbox.invalid",
             hint="name a folder that does not exist yet, or that a receiver has written to before",
         )
@@ -259,7 +260,7 @@ def _refuse_other_database(folder: Path, found: Description) -> None:
             f"{error.message}, in {folder / PUBLISHED_FILE}",
             code=error.code,
             hint="after a power loss, delete that file and start again: the messages are in the database beside it; "
-            "else restore the folder from a copy",
+            "otherwise restore the folder from a copy",
         ) from None
     if published.inbox != found.uid or published.position > found.last:
         raise Corrupt(

@@ -8,7 +8,7 @@ The local database is the checkpoint that it goes on from, with all that was wri
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import cast
@@ -31,12 +31,10 @@ from .config import CheckpointConfig
 from .documents import Lineage, Snapshot, encode, figures_of
 from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, draw_up
-from .state import KeyedState, check_size
+from .state import KeyedState, Offsets, check_size
 
 # What a program gives from outside is held in memory, here and there.
 MAX_OUTSIDE_BYTES = 1024**3
-
-Offsets = Mapping[str, Mapping[str, str]]
 
 
 class KeyedPipeline(Pipeline, frozen=True, kw_only=True):

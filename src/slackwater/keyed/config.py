@@ -55,7 +55,7 @@ class CheckpointConfig(CheckpointOptions, frozen=True):
             given = _text("wal_path", self.wal_path)
             if ":" in given.partition("/")[0] or not given.strip() or "\0" in given:
                 raise _bad(
-                    f"wal_path is {given!r}, which is no path of a local folder",
+                    f"wal_path is {given!r}, which is not the path of a local folder",
                     "name one on a disk of this machine: a write is acknowledged when that disk has it",
                 )
             folder = Path(os.path.abspath(os.path.expanduser(given)))

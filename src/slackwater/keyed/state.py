@@ -21,6 +21,9 @@ from .documents import DESCRIPTION_FILE, Description, Lineage, Snapshot, decode,
 from .errors import OWNER
 from .vnodes import PREFIX_BYTES, VNODE_COUNT, prefix, vnode_of
 
+# Texts by name, by source.
+Offsets = Mapping[str, Mapping[str, str]]
+
 MAX_KEY_BYTES = 64 * KIB
 MAX_VALUE_BYTES = 16 * MIB
 _READ_AT_ONCE = 1_000
@@ -126,11 +129,7 @@ class KeyedState:
         self.write([(key, None)])
 
     def write(
-        self,
-        changes: Iterable[Change],
-        *,
-        offsets: Mapping[str, Mapping[str, str]] | None = None,
-        watermark_ms: int | None = None,
+        self, changes: Iterable[Change], *, offsets: Offsets | None = None, watermark_ms: int | None = None
     ) -> None:
         """Make a batch of changes durable, all or nothing. A value of None deletes; of one key's the last one counts.
 
@@ -139,11 +138,7 @@ class KeyedState:
         self.sync(self.apply(self.prepare(changes, offsets=offsets, watermark_ms=watermark_ms)))
 
     def prepare(
-        self,
-        changes: Iterable[Change],
-        *,
-        offsets: Mapping[str, Mapping[str, str]] | None = None,
-        watermark_ms: int | None = None,
+        self, changes: Iterable[Change], *, offsets: Offsets | None = None, watermark_ms: int | None = None
     ) -> CheckedBatch:
         """Check a batch of changes, and bring it into the form in which it is stored; any thread may do that."""
         last, moved = _last_of(changes), _check_offsets(offsets or {})
@@ -261,8 +256,8 @@ def _last_of(changes: Iterable[Change]) -> dict[bytes, bytes | None]:
         ) from None
 
 
-def _check_offsets(offsets: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Take offsets by source; what is no text would come back as another thing than it was."""
+def _check_offsets(offsets: Offsets) -> dict[str, dict[str, str]]:
+    """Take offsets by source; what is not text would come back changed."""
     if isinstance(offsets, Mapping) and all(isinstance(pairs, Mapping) for pairs in offsets.values()):
         taken = {source: dict(pairs) for source, pairs in offsets.items()}
         if all(type(value) is str for pairs in taken.values() for value in pairs.values()):

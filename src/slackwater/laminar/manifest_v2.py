@@ -61,11 +61,6 @@ class CheckpointManifestV2(msgspec.Struct, frozen=True, kw_only=True):
     watermark: int | None = None
     total_size_bytes: int = 0
 
-    @classmethod
-    def new(cls, checkpoint_id: str, epoch: int, *, timestamp_ms: int) -> CheckpointManifestV2:
-        """Make an empty one; the clock is the caller's."""
-        return cls(version=VERSION, checkpoint_id=checkpoint_id, epoch=epoch, timestamp_ms=timestamp_ms)
-
 
 class _Id:
     """``CheckpointId``: a UUID, which serde writes hyphenated and in lower case."""

@@ -26,6 +26,7 @@ from ..laminar import lcb1, serde
 from ..laminar.layout import CheckpointPaths, object_key
 from ..laminar.manifest_v2 import (
     MANIFEST,
+    VERSION,
     CheckpointManifestV2,
     OperatorSnapshotEntry,
     PartitionSnapshotEntry,
@@ -244,8 +245,11 @@ def _document(manifest: Manifest, state: _State, paths: list[str]) -> Checkpoint
                 sha256=snapshot.sha256,
             )
         )
-    return msgspec.structs.replace(
-        CheckpointManifestV2.new(manifest.checkpoint_id, manifest.epoch, timestamp_ms=manifest.created_at_ms),
+    return CheckpointManifestV2(
+        version=VERSION,
+        checkpoint_id=manifest.checkpoint_id,
+        epoch=manifest.epoch,
+        timestamp_ms=manifest.created_at_ms,
         operators={
             name: OperatorSnapshotEntry(partitions=entries, total_bytes=sum(entry.size_bytes for entry in entries))
             for name, entries in partitions.items()

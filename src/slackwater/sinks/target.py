@@ -171,7 +171,7 @@ def _deadlines(options: Mapping[str, str]) -> Settings:
     try:
         return msgspec.convert({"total_timeout_s": float(found[1]) * _UNITS_S[found[2]] if found else None}, Settings)
     except msgspec.ValidationError:
-        raise bad_option(f"its {_TOTAL_TIMEOUT} is no time", "write it as 120s or 2m; a day is the most") from None
+        raise bad_option(f"its {_TOTAL_TIMEOUT} is not a time", "write it as 120s or 2m; a day is the most") from None
 
 
 def check_path(path: object) -> str:

@@ -168,7 +168,7 @@ def allow_http(scheme: str, options: dict[str, str]) -> dict[str, str]:
     given, endpoints = _given(scheme, options), _endpoints(scheme, options)
     for endpoint in endpoints:
         if not isinstance(endpoint, str):
-            raise bad_option("its endpoint is no text", "write it as https://host:port")
+            raise bad_option("its endpoint is not text", "write it as https://host:port")
         if "@" in endpoint:
             raise bad_option("its endpoint holds credentials", "pass them as options of their own")
         try:

@@ -76,7 +76,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     left: list[str]
 
     def refusal(self) -> SlackwaterError | None:
-        """Say why this store cannot be used, the reason that is hardest to mend first."""
+        """Say why this store cannot be used, the reason that is hardest to fix first."""
         failed = {check.name: check for check in self.checks if check.outcome == "failed"}
         for name in (_CREATE, _TAKEN, _RACE):
             if name in failed:

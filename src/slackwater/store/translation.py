@@ -38,7 +38,7 @@ _NO_BUCKET = "NoSuchBucket"
 
 
 def _no_bucket(what: str) -> NotFound:
-    return NotFound(f"{what}: the bucket does not exist", code="folder.not_found", hint="create it, or mend the URL")
+    return NotFound(f"{what}: the bucket does not exist", code="folder.not_found", hint="create it, or fix the URL")
 
 
 def no_conditional_put() -> Unsupported:

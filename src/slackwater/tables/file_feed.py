@@ -133,7 +133,7 @@ def _parse(name: str, data: bytes, schema: pa.Schema) -> list[Any]:
         raise InvalidInput(
             f"the file {name} in a table's feed cannot be read: {error}",
             code="feed.invalid",
-            hint="mend or remove it, and start again: nothing of it was applied",
+            hint="fix or remove it, and start again: nothing of it was applied",
         ) from None
     return batches
 

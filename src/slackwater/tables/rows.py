@@ -32,7 +32,7 @@ class RowCodec:
         if not self.key or len(set(self.key)) != len(self.key):
             raise InvalidInput(f"the table {table!r} needs a key of columns, each once", code="table.invalid")
         if DELETED in schema.names:
-            raise InvalidInput(f"{DELETED} says of a change that it deletes, and is no column", code="table.invalid")
+            raise InvalidInput(f"{DELETED} marks a change that deletes, and cannot be a column", code="table.invalid")
         self.values = [name for name in schema.names if name not in self.key]
         for field in schema:
             self._stored_type(field)
@@ -137,7 +137,7 @@ class RowCodec:
         plain = self._lower(column, field)
         if plain.count(None) > column.null_count:
             lost = next(value for value, kept in zip(column, plain, strict=True) if value.is_valid and kept is None)
-            raise pa.ArrowInvalid(f"{lost} is no {field.type} for {field.name!r}")
+            raise pa.ArrowInvalid(f"{lost} is not a {field.type} for {field.name!r}")
         return plain
 
     def _lower_fitting(self, column: Any, field: pa.Field) -> list[Any]:
@@ -159,7 +159,7 @@ class RowCodec:
         return InvalidInput(
             f"a change of the table {self.table!r} cannot be applied: {what}",
             code="feed.invalid",
-            hint=f"a change has the key ({', '.join(self.key)}) and the other columns, or {DELETED}=true; mend the "
+            hint=f"a change has the key ({', '.join(self.key)}) and the other columns, or {DELETED}=true; fix the "
             "feed and start again: nothing of this change was applied",
         )
 

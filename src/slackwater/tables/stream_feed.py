@@ -128,7 +128,7 @@ class StreamFeed(Feed):
             if error is not None
             else "the stream that feeds a table was stopped",
             code="table.unavailable",
-            hint="mend its source, and start again"
+            hint="fix its source, and start again"
             if error is not None
             else "start the pipeline again, which starts it",
         )

@@ -44,7 +44,7 @@ def table(name: str, *, key: str | Sequence[str], schema: str | StructType, feed
         )
     if not isinstance(feed, Feed):
         raise InvalidInput(
-            f"the table {name!r} is given {feed!r:.100}, which is no feed",
+            f"the table {name!r} is given {feed!r:.100}, which is not a feed",
             code="table.invalid",
             hint="feed=sw.FileFeed(DIR), sw.StreamFeed(df), or an object of a class that extends sw.Feed",
         )

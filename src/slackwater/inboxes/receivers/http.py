@@ -279,7 +279,7 @@ def parse_listen(text: str) -> tuple[str, int]:
     """Parse ``127.0.0.1:8080``, ``[::1]:8080``, or a port alone, which is one of the loopback interface."""
     if (found := parse_address(text)) is None:
         raise InvalidInput(
-            f"{text[:100]!r} is no address to listen at",
+            f"{text[:100]!r} is not an address to listen at",
             code="option.invalid",
             hint="--listen 127.0.0.1:8080, or a port alone; 0 takes any that is free",
         )

@@ -58,7 +58,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
         at = match.end()
     if not steps or at != len(text):
         raise InvalidInput(
-            f"{text[:100]!r} is no path to a position",
+            f"{text[:100]!r} is not a path to a position",
             code="option.invalid",
             hint="--position '$.seq', or '$.data[0].id'",
         )

@@ -61,14 +61,14 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_url(url: str) -> str:
-    """Refuse what is no WebSocket address, before anything is opened."""
+    """Refuse what is not a WebSocket address, before anything is opened."""
     try:
         sound = bool(parse_uri(url).host.encode("idna"))
     except (ValueError, InvalidURI):
         sound = False
     if not sound:
         raise InvalidInput(
-            "this is no address of a WebSocket server",
+            "this is not the address of a WebSocket server",
             code="option.invalid",
             hint="slackwater receive ws DIR wss://example.com/feed",
         )
