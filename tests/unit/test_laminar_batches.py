@@ -1,4 +1,4 @@
-"""LCB1 versions 1 and 2 of LaminarDB, read strictly."""
+"""LCB1 versions 1 and 2 of LaminarDB: read strictly, written as LaminarDB writes them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,28 @@ import struct
 import tracemalloc
 
 import crc32c
+import lz4.block
 import pytest
 
-from slackwater.errors import Corrupt, Unsupported
+from slackwater.errors import Corrupt, InvalidInput, Unsupported
 from slackwater.laminar import lcb1
 from slackwater.laminar.findings import fatal
-from tests.golden.laminar_batches import batch, frames, write
 from tests.laminar_findings import tell
+
+
+def frames(*entries: tuple[bytes, bytes]) -> bytes:
+    return b"".join(struct.pack("<I", len(k)) + k + struct.pack("<I", len(d)) + d for k, d in entries)
+
+
+def batch(
+    body: bytes, *, count: int, version: int = 2, size: int | None = None, prefix: int | None = None, tail: bytes = b""
+) -> bytes:
+    """A batch from the byte table of LaminarDB, whose checksum fits, and which may lie."""
+    stored = lz4.block.compress(body, store_size=False) + tail
+    packed = struct.pack("<I", len(body) if prefix is None else prefix) + stored
+    head = b"LCB1" + struct.pack("<III", version, count, len(body) if size is None else size)
+    return head + (struct.pack("<I", crc32c.crc32c(packed)) if version == 2 else b"") + packed
+
 
 TWO = frames((b"a", b"1"), (b"b", b"2"))
 
@@ -23,7 +38,7 @@ def test_lz4_roundtrip():
         ("partition-1/state", b"\x02" * 300),
         ("partition-2/agg", b"\x03" * 200),
     ]
-    decoded, findings = lcb1.decode(write(entries))
+    decoded, findings = lcb1.decode(lcb1.encode(entries))
     assert (decoded.version, decoded.entries, findings) == (2, entries, [])
 
 
@@ -44,6 +59,14 @@ def test_decode_bad_version():
     assert tell(caught.value) == "unknown version"
 
 
+def test_compression_reduces_size():
+    assert len(lcb1.encode([("big", bytes(10_000))])) < 200
+
+
+def test_the_header_has_twenty_bytes_and_the_threshold_eight_mebibytes():
+    assert (lcb1.HEADER_BYTES, lcb1.DEFAULT_FLUSH_THRESHOLD, lcb1.VERSION) == (20, 8 * 1024 * 1024, 2)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_D2_a_count_that_is_not_that_of_the_entries_is_refused(count):
     with pytest.raises(Corrupt) as caught:
@@ -55,6 +78,13 @@ def test_D2_bytes_after_the_block_and_after_the_entries_are_refused():
     for data in (batch(TWO, count=2, tail=b"\x00"), batch(TWO + b"\x00", count=2)):
         with pytest.raises(Corrupt):
             lcb1.decode(data)
+
+
+def test_D3_what_does_not_fit_is_refused_and_never_cut(monkeypatch):
+    monkeypatch.setattr(lcb1, "MAX_BATCH_BYTES", 100)
+    with pytest.raises(InvalidInput) as caught:
+        lcb1.encode([("k", bytes(100))])
+    assert tell(caught.value) == "unwritable"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +131,12 @@ def test_D5_a_writer_that_follows_laminar_own_document_is_refused_and_not_misrea
         lcb1.decode(true[:4] + struct.pack("<I", 1) + true[8:], allow_unchecked=True)
 
 
-def test_D6_keys_are_strict_utf_8():
+def test_D6_keys_are_strict_utf_8_both_ways():
     with pytest.raises(Corrupt, match="UTF-8"):
         lcb1.decode(batch(frames((b"k\xff", b"1")), count=1))
+    with pytest.raises(InvalidInput) as caught:
+        lcb1.encode([("\ud800", b"1")])
+    assert tell(caught.value) == "unwritable"
 
 
 def test_D7_a_key_that_comes_twice_is_fatal():

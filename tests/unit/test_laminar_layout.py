@@ -32,21 +32,35 @@ def test_checkpoint_id_display():
 
 
 def test_checkpoint_paths():
-    paths = CheckpointPaths("my/checkpoints/")
+    paths = CheckpointPaths.new("my/checkpoints")
     assert paths.latest_pointer == "my/checkpoints/_latest"
+    assert paths.checkpoint_dir(ID) == f"my/checkpoints/{ID}/"
     assert paths.manifest(ID) == f"my/checkpoints/{ID}/manifest.json"
     assert paths.snapshot(ID, "window-agg", 3) == f"my/checkpoints/{ID}/operators/window-agg/partition-3.snap"
     assert paths.delta(ID, "window-agg", 3) == f"my/checkpoints/{ID}/operators/window-agg/partition-3.delta"
+    assert paths.source_offset(ID, "kafka-trades") == f"my/checkpoints/{ID}/offsets/kafka-trades.json"
 
 
 def test_A1_A3_the_defective_form_is_exactly_what_laminar_code_writes():
-    paths = CheckpointPaths(form="defective")
+    paths = CheckpointPaths.new("checkpoints/", "defective")
     assert paths.manifest(ID) == f"checkpoints/{ID}manifest.json"
     assert paths.snapshot(ID, "agg", 0) == f"checkpoints/{ID}operators/agg/partition-0.snap"
     assert paths.delta(ID, "agg", 0) == f"checkpoints/{ID}operators/agg/partition-0.delta"
+    assert paths.source_offset(ID, "s") == f"checkpoints/{ID}offsets/s.json"
     assert paths.latest_pointer == "checkpoints/_latest"
     # A2: the folder by which LaminarDB deletes holds none of them.
-    assert not any(path.startswith(f"checkpoints/{ID}/") for path in (paths.manifest(ID), paths.delta(ID, "a", 0)))
+    assert not any(path.startswith(paths.checkpoint_dir(ID)) for path in (paths.manifest(ID), paths.delta(ID, "a", 0)))
+
+
+def test_checkpoint_paths_trailing_slash():
+    assert CheckpointPaths.new("prefix/").manifest(ID) == CheckpointPaths.new("prefix").manifest(ID)
+    assert CheckpointPaths.new("") == CheckpointPaths("")
+    assert CheckpointPaths() == CheckpointPaths.new("checkpoints")
+
+
+def test_A12_a_prefix_is_a_relative_key():
+    assert CheckpointPaths.new("/c").manifest(ID) == f"c/{ID}/manifest.json"
+    assert CheckpointPaths.new("c//").manifest(ID) == f"c/{ID}/manifest.json"
 
 
 def test_D10_the_batchers_prefix_is_joined_as_laminar_joins_it_and_found_all_the_same():

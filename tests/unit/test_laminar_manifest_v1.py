@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -16,7 +15,6 @@ from slackwater.laminar import manifest_v1, serde
 from slackwater.laminar.content import content_v1
 from slackwater.laminar.findings import Findings, fatal, refuse_fatal
 from slackwater.laminar.manifest_v1 import (
-    MANIFEST,
     CheckpointManifest,
     ConnectorCheckpoint,
     OperatorCheckpoint,
@@ -25,6 +23,7 @@ from slackwater.laminar.manifest_v1 import (
     check_sidecar,
     check_sidecar_size,
     decode,
+    encode,
 )
 from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
@@ -45,16 +44,7 @@ def cases(document: dict[str, Any]) -> set[str]:
 
 
 def new(**fields: Any) -> CheckpointManifest:
-    whole = CheckpointManifest(version=1, checkpoint_id=1, epoch=5, timestamp_ms=1000, vnode_count=VNODE_COUNT)
-    return msgspec.structs.replace(whole, **fields)
-
-
-def encode(manifest: CheckpointManifest) -> bytes:
-    return serde.encode(manifest, MANIFEST)
-
-
-def inline(data: bytes) -> OperatorCheckpoint:
-    return OperatorCheckpoint(state_b64=base64.b64encode(data).decode())
+    return msgspec.structs.replace(CheckpointManifest.new(1, 5, timestamp_ms=1000), **fields)
 
 
 def back(manifest: CheckpointManifest) -> CheckpointManifest:
@@ -73,10 +63,10 @@ def test_manifest_new():
 
 def test_manifest_json_round_trip():
     manifest = new(
-        source_offsets={"kafka-src": ConnectorCheckpoint(offsets={"partition-0": "1234"}, epoch=10)},
+        source_offsets={"kafka-src": ConnectorCheckpoint.with_offsets(10, {"partition-0": "1234"})},
         sink_epochs={"pg-sink": 9},
         watermark=999_000,
-        operator_states={"window-agg": inline(b"hello")},
+        operator_states={"window-agg": OperatorCheckpoint.inline(b"hello")},
     )
     restored = back(manifest)
     assert restored == manifest
@@ -90,32 +80,30 @@ def test_manifest_backward_compat_missing_fields():
 
 
 def test_connector_checkpoint_new():
-    connector = ConnectorCheckpoint(offsets={}, epoch=5)
-    assert back(new(source_offsets={"pg": connector})).source_offsets["pg"] == connector
+    assert ConnectorCheckpoint.new(5) == ConnectorCheckpoint(offsets={}, epoch=5, metadata={})
 
 
 def test_connector_checkpoint_with_offsets():
-    pg = ConnectorCheckpoint(offsets={"lsn": "0/ABCD"}, epoch=3)
-    assert back(new(source_offsets={"pg": pg})).source_offsets["pg"].offsets == {"lsn": "0/ABCD"}
+    assert ConnectorCheckpoint.with_offsets(3, {"lsn": "0/ABCD"}).offsets == {"lsn": "0/ABCD"}
 
 
 def test_operator_checkpoint_inline():
-    state = inline(b"state-data")
+    state = OperatorCheckpoint.inline(b"state-data")
     assert not state.external and state.state_b64 == "c3RhdGUtZGF0YQ=="
     assert state.place() == b"state-data"
 
 
 def test_operator_checkpoint_external():
-    state = OperatorCheckpoint(external=True, external_offset=1024, external_length=256)
-    assert state.place() == Range(1024, 256)
+    state = OperatorCheckpoint.in_sidecar(1024, 256)
+    assert state.external and state.place() == Range(1024, 256)
 
 
 def test_operator_checkpoint_empty_inline():
-    assert inline(b"").place() == b""
+    assert OperatorCheckpoint.inline(b"").place() == b""
 
 
 def test_manifest_table_offsets():
-    tables = {"instruments": ConnectorCheckpoint(offsets={"lsn": "0/ABCD"}, epoch=1)}
+    tables = {"instruments": ConnectorCheckpoint.with_offsets(1, {"lsn": "0/ABCD"})}
     restored = back(new(table_offsets=tables, table_store_checkpoint_path="/tmp/rocksdb_cp"))
     assert restored.table_offsets == tables
     assert restored.table_store_checkpoint_path == "/tmp/rocksdb_cp"
@@ -141,15 +129,35 @@ def test_C2_a_field_that_is_missing_decodes_with_a_fatal_finding_and_is_not_rest
 
 
 def test_validate_orphaned_source_offset():
-    _, findings = decode(
-        encode(new(source_names=["a", "b"], source_offsets={"c": ConnectorCheckpoint(offsets={}, epoch=1)}))
-    )
+    _, findings = decode(encode(new(source_names=["a", "b"], source_offsets={"c": ConnectorCheckpoint.new(1)})))
     assert "'c' is not in source_names" in {finding.message for finding in fatal(findings)}
 
 
 def test_manifest_pipeline_hash_round_trip():
     assert back(new(pipeline_hash=0xDEAD_BEEF_CAFE_1234)).pipeline_hash == 0xDEAD_BEEF_CAFE_1234
     assert back(new()).pipeline_hash is None
+
+
+def test_from_bytes_inline():
+    state, sidecar = OperatorCheckpoint.from_bytes(b"small-state", 1024, 0)
+    assert (state.external, sidecar, state.place()) == (False, None, b"small-state")
+
+
+def test_from_bytes_external():
+    data = bytes([0xAB]) * 2048
+    state, sidecar = OperatorCheckpoint.from_bytes(data, 1024, 512)
+    assert state.place() == Range(512, 2048) and sidecar == data
+
+
+def test_from_bytes_at_threshold_boundary():
+    assert OperatorCheckpoint.from_bytes(bytes(100), 100, 0)[1] is None
+    state, sidecar = OperatorCheckpoint.from_bytes(bytes(101), 100, 0)
+    assert state.external and sidecar == bytes(101)
+
+
+def test_from_bytes_empty_data():
+    state, sidecar = OperatorCheckpoint.from_bytes(b"", 1024, 0)
+    assert (state.external, sidecar, state.place()) == (False, None, b"")
 
 
 # --- what serde does

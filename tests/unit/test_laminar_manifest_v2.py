@@ -9,16 +9,15 @@ import msgspec
 import pytest
 
 from slackwater.errors import Corrupt, Unsupported
-from slackwater.laminar import serde
 from slackwater.laminar.content import content_v2, needs_parent
 from slackwater.laminar.findings import Findings, fatal
 from slackwater.laminar.manifest_v2 import (
-    MANIFEST,
     CheckpointManifestV2,
     OperatorSnapshotEntry,
     PartitionSnapshotEntry,
     SourceOffsetEntry,
     decode,
+    encode,
 )
 from slackwater.ops.import_ import import_folder
 from slackwater.ops.pipelines import read_pipeline
@@ -71,7 +70,7 @@ def test_manifest_v2_json_round_trip():
             "kafka-trades": SourceOffsetEntry(source_type="kafka", offsets={"partition-0": "1234"}, epoch=10)
         },
     )
-    restored, findings = decode(serde.encode(manifest, MANIFEST))
+    restored, findings = decode(encode(manifest))
     assert restored == manifest
     assert {tell(finding) for finding in fatal(findings)} == {"bad digest", "no digest"}
 

@@ -39,11 +39,6 @@ def test_tiny_state_goes_inline_when_all_of_it_fits_and_not_at_all_otherwise():
     assert placed(state_files(13, 1000)) == (0, [13], 0)
 
 
-def test_a_file_goes_inline_up_to_its_bound():
-    for size_bytes, inline in ((0, 1), (4 * KIB, 1), (4 * KIB + 1, 0)):
-        assert placed([NewFile("offsets/0", size_bytes, None)])[0] == inline
-
-
 def test_C15_the_budget_counts_base64_and_the_sum():
     # 12 × 1,336 characters fit 16 KiB, 13 do not, though 13 × 1,000 bytes would.
     assert placed(state_files(12, 1000)) == (12, [], 0)

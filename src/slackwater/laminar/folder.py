@@ -190,14 +190,15 @@ def artifact_key(
 
     The manifest's own path only says which of its checkpoint's artifacts is meant: it is never followed (B11).
     """
+    rest = artifact(operator, partition.partition_id, delta=partition.is_delta)
     base = place.inside.rstrip("/").removesuffix(checkpoint_id)
-    for paths in (CheckpointPaths(base, "documented"), CheckpointPaths(base, "defective")):
-        path = paths.delta if partition.is_delta else paths.snapshot
-        key = object_key(path(checkpoint_id, operator, partition.partition_id))
+    for form in ("documented", "defective"):
+        paths = CheckpointPaths(base, "documented" if form == "documented" else "defective")
+        key = object_key(paths.manifest(checkpoint_id).removesuffix("manifest.json") + rest)
         if key in sizes:
             return key
     # A checkpoint's own folder, looked at by itself.
-    alone = object_key(artifact(operator, partition.partition_id, delta=partition.is_delta))
+    alone = object_key(rest)
     return alone if not place.name and alone in sizes else None
 
 

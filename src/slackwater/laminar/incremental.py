@@ -25,7 +25,7 @@ class IncrementalCheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     sst_files: list[str]
 
 
-METADATA = Shape(
+_METADATA = Shape(
     IncrementalCheckpointMetadata,
     id=U64,
     epoch=U64,
@@ -43,7 +43,15 @@ METADATA = Shape(
 
 def decode(data: bytes) -> tuple[IncrementalCheckpointMetadata, Findings]:
     """Decode the metadata, with all that its own text says is wrong with it."""
-    return serde.decode(data, METADATA, validate)
+    findings = Findings()
+    metadata = serde.decode(data, _METADATA, findings)
+    validate(metadata, findings)
+    return metadata, findings
+
+
+def encode(metadata: IncrementalCheckpointMetadata) -> bytes:
+    """Encode to the bytes that LaminarDB's ``to_json`` gives for maps in this order."""
+    return serde.encode(metadata, _METADATA)
 
 
 def validate(metadata: IncrementalCheckpointMetadata, findings: Findings) -> None:

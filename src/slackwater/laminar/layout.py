@@ -20,17 +20,23 @@ _KEPT = "!$&'()+,;=:@-_. "
 
 
 class CheckpointPaths(msgspec.Struct, frozen=True):
-    """LaminarDB's path generator; ``form`` says whether a checkpoint's objects lie in its folder or beside it.
-
-    The prefix is a relative key that ends in a slash, or is empty; never a URL (A12).
-    """
+    """LaminarDB's path generator; ``form`` says whether a checkpoint's objects lie in its folder or beside it."""
 
     base_prefix: str = "checkpoints/"
     form: Form = "documented"
 
+    @classmethod
+    def new(cls, base_prefix: str, form: Form = "documented") -> CheckpointPaths:
+        """Append the slash when it is missing, as LaminarDB does; a prefix is a relative key, never a URL (A12)."""
+        base = base_prefix.strip("/")
+        return cls(f"{base}/" if base else "", form)
+
     @property
     def latest_pointer(self) -> str:
         return f"{self.base_prefix}_latest"
+
+    def checkpoint_dir(self, checkpoint_id: str) -> str:
+        return f"{self.base_prefix}{checkpoint_id}/"
 
     def manifest(self, checkpoint_id: str) -> str:
         return f"{self._inside(checkpoint_id)}manifest.json"
@@ -40,6 +46,9 @@ class CheckpointPaths(msgspec.Struct, frozen=True):
 
     def delta(self, checkpoint_id: str, operator: str, partition: int) -> str:
         return self._inside(checkpoint_id) + artifact(operator, partition, delta=True)
+
+    def source_offset(self, checkpoint_id: str, source: str) -> str:
+        return f"{self._inside(checkpoint_id)}offsets/{source}.json"
 
     def _inside(self, checkpoint_id: str) -> str:
         return f"{self.base_prefix}{checkpoint_id}{'/' if self.form == 'documented' else ''}"

@@ -1,4 +1,4 @@
-"""LCB1 versions 1 and 2 of LaminarDB (``checkpoint_batcher.rs``), read strictly.
+"""LCB1 versions 1 and 2 of LaminarDB (``checkpoint_batcher.rs``): read strictly, version 2 written.
 
 Version 1 has no checksum at all, so it is read only when the caller says so. Sizes are bounded, and compared with each
 other, before anything is allocated; entries and body must be used up exactly.
@@ -7,16 +7,19 @@ other, before anything is allocated; entries and body must be used up exactly.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import crc32c
 import lz4.block
 import msgspec
 
-from ..errors import Corrupt, Unsupported
+from ..errors import Corrupt, InvalidInput, Unsupported
 from ..formats.batch import MAGIC
 from .findings import Findings
 
 VERSION = 2
+# LaminarDB's own threshold for a flush, before compression.
+DEFAULT_FLUSH_THRESHOLD = 8 * 1024 * 1024
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 
 _HEAD = struct.Struct("<4sIII")
@@ -35,6 +38,24 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 def frame(key: bytes, data: bytes) -> bytes:
     """Encode one entry, as the body of a batch has one after the other."""
     return _SIZE.pack(len(key)) + key + _SIZE.pack(len(data)) + data
+
+
+def encode(entries: Iterable[tuple[str, bytes]]) -> bytes:
+    """Encode version 2, as LaminarDB does; what does not fit its 32-bit fields is refused, never cut (D3)."""
+    body, count = bytearray(), 0
+    for key, data in entries:
+        try:
+            name = key.encode()
+        except UnicodeEncodeError:
+            raise InvalidInput(f"{key!r} cannot be a key: it is not valid Unicode", code="laminar.invalid") from None
+        body += frame(name, data)
+        count += 1
+        if len(body) > MAX_BATCH_BYTES:
+            raise InvalidInput(
+                f"a batch of more than {MAX_BATCH_BYTES} bytes is past the limit", code="laminar.invalid"
+            )
+    packed: bytes = lz4.block.compress(bytes(body), store_size=True)
+    return _HEAD.pack(MAGIC, VERSION, count, len(body)) + _SIZE.pack(crc32c.crc32c(packed)) + packed
 
 
 def decode(data: bytes, *, allow_unchecked: bool = False) -> tuple[Batch, Findings]:

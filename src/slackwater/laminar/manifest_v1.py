@@ -45,6 +45,14 @@ class ConnectorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     metadata: dict[str, str] = {}
 
+    @classmethod
+    def new(cls, epoch: int) -> ConnectorCheckpoint:
+        return cls(offsets={}, epoch=epoch)
+
+    @classmethod
+    def with_offsets(cls, epoch: int, offsets: dict[str, str]) -> ConnectorCheckpoint:
+        return cls(offsets=offsets, epoch=epoch)
+
 
 class Range(msgspec.Struct, frozen=True):
     """A part of ``state.bin``."""
@@ -60,6 +68,22 @@ class OperatorCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     external: bool = False
     external_offset: int = 0
     external_length: int = 0
+
+    @classmethod
+    def inline(cls, data: bytes) -> OperatorCheckpoint:
+        return cls(state_b64=base64.b64encode(data).decode())
+
+    @classmethod
+    def in_sidecar(cls, offset: int, length: int) -> OperatorCheckpoint:
+        """LaminarDB's ``external``, which is a field's name already."""
+        return cls(external=True, external_offset=offset, external_length=length)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, threshold: int, current_offset: int) -> tuple[OperatorCheckpoint, bytes | None]:
+        """Inline up to the threshold; above it, a range and the bytes for the sidecar."""
+        if len(data) <= threshold:
+            return cls.inline(data), None
+        return cls.in_sidecar(current_offset, len(data)), data
 
     def place(self) -> bytes | Range:
         """Tell where the state is: the bytes themselves, or a range of the sidecar; anything else is an error.
@@ -106,6 +130,17 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     vnode_count: int = 0
     state_checksum: str | None = None
 
+    @classmethod
+    def new(cls, checkpoint_id: int, epoch: int, *, timestamp_ms: int) -> CheckpointManifest:
+        """Make an empty one; the clock is the caller's."""
+        return cls(
+            version=VERSION,
+            checkpoint_id=checkpoint_id,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            vnode_count=VNODE_COUNT,
+        )
+
 
 class _Status:
     """An enum as serde tags it: a text, or a map of one variant to what it holds."""
@@ -123,7 +158,7 @@ class _Status:
 
 CONNECTOR = Shape(ConnectorCheckpoint, offsets=Pairs(TEXT), epoch=U64, metadata=Pairs(TEXT))
 _OPERATOR = Shape(OperatorCheckpoint, state_b64=Maybe(TEXT), external=FLAG, external_offset=U64, external_length=U64)
-MANIFEST = Shape(
+_MANIFEST = Shape(
     CheckpointManifest,
     version=U32,
     checkpoint_id=U64,
@@ -147,7 +182,15 @@ MANIFEST = Shape(
 
 def decode(data: bytes) -> tuple[CheckpointManifest, Findings]:
     """Decode a manifest, with all that its own text says is wrong with it."""
-    return serde.decode(data, MANIFEST, validate, version=VERSION)
+    findings = Findings()
+    manifest = serde.decode(data, _MANIFEST, findings, version=VERSION)
+    validate(manifest, findings)
+    return manifest, findings
+
+
+def encode(manifest: CheckpointManifest) -> bytes:
+    """Encode to the bytes that LaminarDB's ``serde_json::to_string_pretty`` gives for maps in this order."""
+    return serde.encode(manifest, _MANIFEST)
 
 
 def validate(manifest: CheckpointManifest, findings: Findings) -> None:

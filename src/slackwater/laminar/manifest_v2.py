@@ -81,7 +81,7 @@ _PARTITION = Shape(
 )
 _OPERATOR = Shape(OperatorSnapshotEntry, partitions=Many(_PARTITION), total_bytes=U64)
 SOURCE = Shape(SourceOffsetEntry, source_type=TEXT, offsets=Pairs(TEXT), epoch=U64)
-MANIFEST = Shape(
+_MANIFEST = Shape(
     CheckpointManifestV2,
     version=U32,
     checkpoint_id=_Id(),
@@ -97,7 +97,15 @@ MANIFEST = Shape(
 
 def decode(data: bytes) -> tuple[CheckpointManifestV2, Findings]:
     """Decode a manifest, with all that its own text says is wrong with it."""
-    return serde.decode(data, MANIFEST, validate, version=VERSION)
+    findings = Findings()
+    manifest = serde.decode(data, _MANIFEST, findings, version=VERSION)
+    validate(manifest, findings)
+    return manifest, findings
+
+
+def encode(manifest: CheckpointManifestV2) -> bytes:
+    """Encode to the bytes that LaminarDB's ``serde_json::to_vec_pretty`` gives for maps in this order."""
+    return serde.encode(manifest, _MANIFEST)
 
 
 def validate(manifest: CheckpointManifestV2, findings: Findings) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 import msgspec
@@ -144,24 +144,19 @@ class Shape(Generic[_Struct]):
         return {name: kind.write(getattr(value, name), join(where, name)) for name, kind in self._kinds.items()}
 
 
-def decode(
-    data: bytes, kind: Shape[_Struct], validate: Callable[[_Struct, Findings], None], *, version: int | None = None
-) -> tuple[_Struct, Findings]:
-    """Decode a document, with all that its own text says is wrong with it; what serde itself refuses is an error.
+def decode(data: bytes, kind: Shape[_Struct], findings: Findings, *, version: int | None = None) -> _Struct:
+    """Decode a document; what serde itself would refuse is an error, what it would let pass is a finding.
 
     One that has a version must have this one, and is asked for it before the rest.
     """
-    findings = Findings()
-    parsed = parse(data, findings)
-    if version is not None and (found := version_of(parsed)) != version:
+    document = parse(data, findings)
+    if version is not None and (found := version_of(document)) != version:
         raise Unsupported(
             f"LaminarDB's manifest has version {found}, and those are 1 and 2",
             code="laminar.unsupported",
             hint="use the release of LaminarDB that wrote it",
         )
-    document = kind.read(parsed, "", findings)
-    validate(document, findings)
-    return document, findings
+    return kind.read(document, "", findings)
 
 
 def parse(data: bytes, findings: Findings) -> Any:
@@ -183,7 +178,7 @@ def parse(data: bytes, findings: Findings) -> Any:
 
 
 def encode(value: msgspec.Struct, kind: Shape[Any]) -> bytes:
-    """Encode a document to the bytes of serde's ``to_string_pretty``; maps keep the order that they have here."""
+    """Encode a document to the bytes of ``serde_json::to_string_pretty``; maps keep the order that they have here."""
     return json.dumps(kind.write(value, ""), indent=2, ensure_ascii=False).encode()
 
 

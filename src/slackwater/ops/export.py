@@ -22,16 +22,9 @@ from ..keyed.capture import STATE, folder_of
 from ..keyed.metadata import OUTSIDE_FILE
 from ..keyed.restored import check_restored
 from ..keyed.state import KeyedState
-from ..laminar import lcb1, serde
+from ..laminar import lcb1, manifest_v2
 from ..laminar.layout import CheckpointPaths, object_key
-from ..laminar.manifest_v2 import (
-    MANIFEST,
-    VERSION,
-    CheckpointManifestV2,
-    OperatorSnapshotEntry,
-    PartitionSnapshotEntry,
-    SourceOffsetEntry,
-)
+from ..laminar.manifest_v2 import CheckpointManifestV2, OperatorSnapshotEntry, PartitionSnapshotEntry, SourceOffsetEntry
 from ..parallel import Counted, OnProgress, in_parallel
 from ..program import read_checkpoint
 from ..protocol.address import as_text, refuse_inside_pipeline
@@ -227,7 +220,7 @@ def _write(target: Store, manifest: Manifest, state: _State, settings: Settings,
         written.add(snapshot.size_bytes)
 
     in_parallel([partial(put, *each) for each in zip(keys, state.snapshots, strict=True)], settings.concurrency)
-    target.put(_PATHS.manifest(manifest.checkpoint_id), serde.encode(document, MANIFEST))
+    target.put(_PATHS.manifest(manifest.checkpoint_id), manifest_v2.encode(document))
     reach("export.manifest.after")
     target.remove_unfinished("")  # of an export that was killed
     target.put(_PATHS.latest_pointer, manifest.checkpoint_id.encode())
