@@ -239,7 +239,7 @@ def _document(manifest: Manifest, state: _State, paths: list[str]) -> Checkpoint
             )
         )
     return CheckpointManifestV2(
-        version=VERSION,
+        version=manifest_v2.VERSION,
         checkpoint_id=manifest.checkpoint_id,
         epoch=manifest.epoch,
         timestamp_ms=manifest.created_at_ms,
