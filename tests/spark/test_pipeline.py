@@ -437,7 +437,6 @@ ELSEWHERE = {
     "formats/query.py:_digest",
     "formats/query.py:_join",
     "formats/query.py:_stand_in",
-    "formats/sealed.py:__init__",
     "formats/sealed.py:unknown_version",
     "protocol/address.py:pipeline_name",
     "protocol/address.py:refuse_inside_pipeline",
