@@ -82,7 +82,7 @@ ELSEWHERE = {
         "keyed.cut.after",
         "keyed.outgoing.after",
         "keyed.placed.after",
-        "keyed.restored.after",
+        "keyed.restore_check.after",
     ],
     "tests/crash/test_receivers.py": [
         "inbox.open.after",

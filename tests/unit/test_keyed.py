@@ -24,7 +24,7 @@ from slackwater.errors import Conflict, Corrupt, InvalidInput, SlackwaterError, 
 from slackwater.formats import sealed
 from slackwater.keyed.capture import capture_keyed, folder_of, read_snapshot
 from slackwater.keyed.documents import Description, decode, encode
-from slackwater.keyed.restored import check_keyed
+from slackwater.keyed.restore_check import check_keyed
 from slackwater.keyed.state import MAX_KEY_BYTES, MAX_VALUE_BYTES, KeyedState
 from slackwater.keyed.vnodes import VNODE_COUNT, vnode_of
 from slackwater.protocol.artifacts import get_artifacts, put_artifacts

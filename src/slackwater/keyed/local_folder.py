@@ -24,7 +24,7 @@ from ..store.files import make_folder, remove_folder, sync_folder, write_file
 from .capture import STATE, folder_of
 from .documents import DESCRIPTION_FILE, Lineage
 from .errors import OWNER, disk_errors
-from .restored import check_restored
+from .restore_check import check_restored
 from .state import KeyedState
 
 # How a folder is named, in itself and in claims.
@@ -94,7 +94,7 @@ class LocalFolder:
             finally:
                 state.close()
             sync_folder(incoming)
-            reach("keyed.restored.after")
+            reach("keyed.restore_check.after")
             self.give_way()
             incoming.rename(self.database)
             sync_folder(self.folder)

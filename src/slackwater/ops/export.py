@@ -20,7 +20,7 @@ from ..failpoints import reach
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..keyed.capture import STATE, folder_of
 from ..keyed.metadata import OUTSIDE_FILE
-from ..keyed.restored import check_restored
+from ..keyed.restore_check import check_restored
 from ..keyed.state import KeyedState
 from ..laminar import lcb1, manifest_v2
 from ..laminar.layout import CheckpointPaths, object_key

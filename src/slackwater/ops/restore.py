@@ -12,7 +12,7 @@ from ..errors import Corrupt, InvalidInput, NotFound, Unsupported
 from ..extras import needed_for
 from ..formats.manifest import Kind, Manifest, kind_of
 from ..formats.state import LiveCheckpoint, State
-from ..keyed.restored import check_restored
+from ..keyed.restore_check import check_restored
 from ..protocol.directory import write_directory
 from ..protocol.pipeline import Pipeline
 from ..protocol.state import LeftOut

@@ -19,7 +19,7 @@ from ..errors import Code, SlackwaterError, Unsupported
 from ..formats.manifest import SourcePosition
 from ..formats.positions import text_position
 from ..keyed.capture import capture_keyed, folder_of, read_snapshot
-from ..keyed.restored import check_keyed
+from ..keyed.restore_check import check_keyed
 from ..keyed.state import KeyedState
 from ..keyed.vnodes import VNODE_COUNT
 from ..protocol.cut import Cut, CutFile

@@ -1,4 +1,4 @@
-"""A keyed state that was restored into a directory: does its database open, and is it what was checkpointed?"""
+"""Checks a keyed state that was restored into a directory: does it open, and is it what was checkpointed?"""
 
 from __future__ import annotations
 
