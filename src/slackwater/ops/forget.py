@@ -1,4 +1,4 @@
-"""Forget: retire checkpoints by rule or by name, and delete their bytes, beside a driver that may be running.
+"""Forget: retire checkpoints by rule or by name, beside a driver that may be running; retention deletes bytes.
 
 plan ─ RETIRE ─ delete objects ─ delete manifests ─ DELETED
 

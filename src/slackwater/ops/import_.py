@@ -1,4 +1,4 @@
-"""Import: a checkpoint of LaminarDB becomes the first one of a pipeline. Whoever puts state into one claims it.
+"""Import: a checkpoint of LaminarDB becomes the first one of a pipeline, through a driver like any other.
 
 read and verify every byte ─ claim ─ put artifacts ─ manifest ─ APPEND ─ ``_latest`` ─ release
 """

@@ -1,4 +1,7 @@
-"""What a start does about the newest checkpoint, decided from what was read. Pure: ``recovery.py`` acts on it."""
+"""What a start does when the newest checkpoint is sound, damaged, or not yet in every sink.
+
+It is decided from what was read, purely: ``recovery.py`` reads, asks this, and acts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: delete what the log has retired, and sweep what crashed attempts left.
+"""Retention deletes bytes: those of checkpoints that the log has retired, and what crashed attempts left.
 
 The record comes first, the deletes after it, manifests last. What leaves is planned in ``keep_rules.py`` and retired
 with a checkpoint's own record, or by ``ops/forget.py``; a crash in between repeats the deletes.
