@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import pytest
 
 from slackwater.errors import Conflict, Corrupt, SlackwaterError, Unavailable
+from slackwater.formats.change import Checkpoint
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest
 from slackwater.protocol.artifacts import Holdings
@@ -145,6 +146,8 @@ def test_a_program_that_has_the_newest_state_itself_goes_on_from_a_damaged_head(
     assert heard == [("object.damaged", driver.permit.generation)]
     step(driver)
     assert [entry.epoch for entry in driver.state.branch] == [1, 2, 3] and driver.state.settled_epoch == 2
+    change = driver.pipeline.log.change
+    assert isinstance(change, Checkpoint) and (change.settled is None) == settled, "that it is settled is said once"
 
 
 def test_a_program_is_not_asked_while_the_head_is_sound(place: Pipeline) -> None:
@@ -178,3 +181,23 @@ def test_a_run_that_has_ended_on_record_makes_no_checkpoint(place: Pipeline) -> 
     with pytest.raises(SlackwaterError) as caught:
         step(driver)
     assert caught.value.code == "pipeline.ended" and place.state.epoch == 1
+
+
+def test_a_start_that_is_fenced_while_it_looks_for_a_sound_checkpoint_says_that(place: Pipeline) -> None:
+    """What it found damaged may have been retired by the newer driver."""
+    driver = claim_driver(place, "test")
+    step(driver)
+    step(driver)
+    assert driver.end() is None
+    newer: list[Driver] = []
+
+    def hydrate(manifest: Manifest | None, claimed: Claimed) -> tuple[None, Holdings]:
+        if manifest is not None and manifest.epoch == 2:
+            raise Corrupt("an object is missing", code="artifact.missing")
+        newer.append(claim_driver(locate(place.url), "newer"))
+        return None, {}
+
+    with pytest.raises(Conflict) as caught:
+        open_driver(locate(place.url), "test", hydrate=hydrate)
+    assert caught.value.code == "driver.fenced" and len(newer) == 1
+    step(newer[0])

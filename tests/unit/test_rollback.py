@@ -21,6 +21,8 @@ from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
 from slackwater.ops.verify import verify
+from slackwater.protocol.artifacts import Holdings, get_artifacts
+from slackwater.protocol.driver import Claimed, open_driver
 from slackwater.protocol.kinds import refuse_foreign
 from slackwater.protocol.pipeline import locate
 from slackwater.protocol.sinks import SinkFailed
@@ -655,3 +657,79 @@ def test_a_fallback_passes_over_what_verifies_and_is_not_whole(tmp_path: Path, m
     assert driver.micro_batch == 1
     driver.step()
     assert driver.sinks["totals"].rows() == rows(0, 1, 2)
+
+
+@pytest.mark.parametrize("why", ["kept", "cannot undo"])
+def test_a_fallback_asks_only_the_sinks_that_would_undo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    pipeline = make_pipeline(tmp_path, 4)
+    if why == "kept":
+        rollback(str(pipeline), "3", keep=["totals"])
+    damage(pipeline, 3)
+    monkeypatch.setattr(FolderSink, "plan_undo", refuse_undo)
+    monkeypatch.setattr(FolderSink, "can_undo", why == "kept")
+    driver = Driver(tmp_path, fallback=True)
+    assert driver.micro_batch == 1 and driver.sinks["totals"].rows() == rows(0, 1, 2, 3)
+
+
+def test_what_else_a_sink_has_against_a_fallback_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    damage(pipeline, 3)
+
+    def refuse(self: FolderSink, to_epoch: int) -> str:
+        raise Conflict("it knows another uid", code="sink.foreign")
+
+    monkeypatch.setattr(FolderSink, "plan_undo", refuse)
+    with pytest.raises(Conflict, match=r"sink\.foreign"):
+        Driver(tmp_path, fallback=True)
+    assert state_of(pipeline).epoch == 3 and state_of(pipeline).release_append_id is not None
+
+
+def test_who_does_not_agree_to_a_fallback_is_asked_once_and_nothing_is_changed(tmp_path: Path) -> None:
+    pipeline = make_pipeline(tmp_path, 3)
+    damage(pipeline, 3)
+    place, asked = locate(str(pipeline)), list[int]()
+
+    def refuse(damage: Corrupt, target: Manifest) -> None:
+        asked.append(target.epoch)
+        raise NotFound("what the inbox needs has gone", code="checkpoint.not_found")
+
+    def take(manifest: Manifest | None, claimed: Claimed) -> tuple[None, Holdings]:
+        assert manifest is not None
+        return None, get_artifacts(place.store, manifest, place.settings, lambda path, parts: None)
+
+    sinks = {"totals": Driver.sink_at(tmp_path)}
+    with pytest.raises(NotFound, match="what the inbox needs"):
+        open_driver(place, "test", hydrate=take, sinks=sinks, fallback=refuse)
+    assert asked == [2] and state_of(pipeline).epoch == 3
+
+
+def test_sinks_have_the_head_before_it_is_hydrated_and_a_settled_one_is_not_settled_again(tmp_path: Path) -> None:
+    """Its rows may be seen as soon as it counts, whatever becomes of this start."""
+    driver = Driver(tmp_path)
+    driver.step()
+    with pytest.raises(SinkFailed):
+        driver.sinks["totals"] = Unable(driver.sinks["totals"].root)
+        driver.step()
+    sinks, place = {"totals": Driver.sink_at(tmp_path)}, locate(str(driver.pipeline))
+    assert sinks["totals"].rows() == rows(0)
+
+    def see(manifest: Manifest | None, claimed: Claimed) -> tuple[list[str], Holdings]:
+        return sinks["totals"].rows(), {}
+
+    again, seen = open_driver(place, "test", hydrate=see, sinks=sinks)
+    assert seen == rows(0, 1)
+    assert again.end() is None
+    settled = last_settlement(driver.pipeline)
+    assert settled is not None and (settled.epoch, settled.sinks["totals"].status) == (2, "Committed")
+    third, _ = open_driver(place, "test", hydrate=see, sinks=sinks)
+    assert third.end() is None
+    assert last_settlement(driver.pipeline) is None, "how it was settled is on record, with what it cost"
+
+
+class Unable(FolderSink):
+    def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
+        raise OSError
