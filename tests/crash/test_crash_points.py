@@ -82,7 +82,7 @@ ELSEWHERE = {
         "keyed.cut.after",
         "keyed.outgoing.after",
         "keyed.placed.after",
-        "keyed.restore_check.after",
+        "keyed.restored.after",
     ],
     "tests/crash/test_receivers.py": [
         "inbox.open.after",

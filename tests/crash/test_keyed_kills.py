@@ -98,9 +98,9 @@ def test_E4_killed_at_any_step_a_restore_elsewhere_has_the_newest_checkpoint_tha
 @pytest.mark.parametrize(
     ("how", "point"),
     [
-        ("restored", "keyed.restore_check.after"),
+        ("restored", "keyed.restored.after"),
         ("restored", "keyed.placed.after"),
-        ("rolled back", "keyed.restore_check.after"),
+        ("rolled back", "keyed.restored.after"),
         ("rolled back", "keyed.outgoing.after"),  # where it is restored, there is nothing to give way
         ("rolled back", "keyed.placed.after"),
     ],

@@ -107,7 +107,9 @@ def test_a_sink_that_is_ahead_of_the_log_is_refused_before_anything_is_driven(se
     )
     error = refused(found)
     assert isinstance(error, Conflict) and error.code == "sink.ahead"
-    assert "'totals' has committed epoch 4, the log ends at 3" in error.message and "backup" in str(error.hint)
+    assert "'totals' has committed epoch 4, but the log ends at epoch 3" in error.message and "backup" in str(
+        error.hint
+    )
     # One that the head does not name is asked too: it knows this pipeline's uid.
     stray = Found(state=found.state, head=found.head, sinks=sinks(late=standing(SALES, epoch=4)))
     assert "'late'" in refused(stray).message

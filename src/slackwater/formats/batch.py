@@ -95,7 +95,7 @@ def decode_index(data: bytes) -> dict[str, Entry]:
         raise _corrupt("does not begin as a batch does")
     _, version, count, reserved, index_size, body_size, _ = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise unknown_version("the batch", version, VERSION)
+        raise unknown_version("the batch", version, VERSION, code="format.unknown_version")
     if (
         reserved
         or not 0 < count <= MAX_ENTRIES

@@ -197,7 +197,7 @@ def decode(data: bytes, *, sha256: str, checkpoint_id: str) -> Manifest:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             version = _version_decoder.decode(data).version
             if version != VERSION:
-                raise unknown_version("the manifest", version, VERSION) from None
+                raise unknown_version("the manifest", version, VERSION, code="format.unknown_version") from None
         raise Corrupt(f"the manifest does not decode: {error}", code="manifest.invalid") from None
     if manifest.checkpoint_id != checkpoint_id:
         raise Corrupt(f"the manifest of {checkpoint_id} names {manifest.checkpoint_id}", code="manifest.invalid")

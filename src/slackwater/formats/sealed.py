@@ -74,8 +74,6 @@ def decode(
         raise damaged(f"{what} does not decode: {error}") from None
 
 
-def unknown_version(
-    what: str, version: int, known: int, *, code: str = "format.unknown_version", hint: str = _HINT
-) -> Unsupported:
+def unknown_version(what: str, version: int, known: int, *, code: str, hint: str = _HINT) -> Unsupported:
     """Refuse what another release has written."""
     return Unsupported(f"{what} has version {version}, this release reads {known}", code=code, hint=hint)

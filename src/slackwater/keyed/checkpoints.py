@@ -33,7 +33,7 @@ from .local_folder import LocalFolder
 from .metadata import OUTSIDE_FILE, CheckpointMetadata, draw_up
 from .state import KeyedState, Offsets, check_size
 
-# What a program gives from outside is held in memory, here and there.
+# What a program gives from outside is held in memory when it is stored and when it is read.
 MAX_OUTSIDE_BYTES = 1024**3
 
 
@@ -269,13 +269,13 @@ class KeyedCheckpoints:
 
     @contextmanager
     def _or_end(self) -> Iterator[None]:
-        """End the pipeline with an error whose outcome only the next start can tell; refused input is none."""
+        """End the pipeline with an error whose outcome only the next start can tell; refused input does not end it."""
         try:
             yield
         except InvalidInput:
             raise
         except BaseException as error:
-            if may_release(self._failure):  # else that is what decides how this run ends
+            if may_release(self._failure):  # otherwise the first failure decides how this run ends
                 self._failure = error
             raise
 

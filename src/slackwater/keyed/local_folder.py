@@ -94,7 +94,7 @@ class LocalFolder:
             finally:
                 state.close()
             sync_folder(incoming)
-            reach("keyed.restore_check.after")
+            reach("keyed.restored.after")
             self.give_way()
             incoming.rename(self.database)
             sync_folder(self.folder)

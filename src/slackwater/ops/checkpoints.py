@@ -21,8 +21,9 @@ from .refs import LATEST_REF, passed_over, resolve
 
 
 class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One live checkpoint. What its manifest says is in the last three fields; with a problem, it could not be read.
+    """One live checkpoint.
 
+    ``micro_batch`` and ``size_bytes`` come from its manifest; ``problem`` says why that could not be read.
     ``settled`` says that every sink's commit is on record; the record that says so is the next one. An undone one was
     passed over by a rollback. One with ``rollback_to`` is a rollback, or a ``repair``.
     """

@@ -112,7 +112,7 @@ def choose_target(pipeline: Pipeline, lost: Lost, *, bound: int, why: str, force
 def impossible(why: str, lost: Lost, otherwise: str = "") -> Corrupt:
     otherwise = otherwise or "only a new pipeline under another name goes on, and reads its sources anew"
     return Corrupt(
-        f"the log record {lost.number} is damaged, and cannot be passed by: {why}",
+        f"the log record {lost.number} is damaged, and repair cannot go on without it: {why}",
         code="head.none_verifies",
         hint=f"restore {record_key(lost.number)}, or the objects that are missing, from a copy and run this again; "
         f"without one, {otherwise}",

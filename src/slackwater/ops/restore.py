@@ -54,7 +54,7 @@ def restore(
     """Restore the checkpoint that ``at`` names into the directory ``to``, which is new or empty.
 
     ``at`` is a REF, or ``newest-verified``. A query's checkpoint becomes a ``checkpointLocation`` of Spark; that of a
-    program or a keyed state, or one that was copied in, becomes its files. The pipeline is not changed.
+    program or a keyed state, or one that was imported, becomes its files. The pipeline is not changed.
 
     >>> import tempfile
     >>> from slackwater.program import open_pipeline

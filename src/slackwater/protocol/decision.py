@@ -123,9 +123,9 @@ def _decide_damaged(found: Found, damage: Corrupt) -> Outcome:
 
 def _sink_ahead(name: str, sink: SinkStanding, state: State) -> Conflict:
     return Conflict(
-        f"the sink {name!r} has committed epoch {sink.epoch}, the log ends at {state.epoch}",
+        f"the sink {name!r} has committed epoch {sink.epoch}, but the log ends at epoch {state.epoch}",
         code="sink.ahead",
-        hint="the log is older than the sink: was the store restored from a backup?",
+        hint="put the newest log/ and checkpoints/ back: the store is older than the sink, as one from a backup is",
     )
 
 

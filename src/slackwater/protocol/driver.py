@@ -1,4 +1,4 @@
-"""The life of a driver: claim, recover, sweep, checkpoint again and again, release. Nobody else begins any of these.
+"""The life of a driver: claim, recover, sweep, checkpoint again and again, release. Nothing else claims or releases.
 
 survey ─ CLAIM ─ recover (``recovery.py``) ─ sweep ─ delete what is old ─ checkpoint (``checkpoint.py``) ─ … ─ RELEASE
 """
@@ -86,8 +86,8 @@ def open_driver(
 def make_first(pipeline: Pipeline, name: str, cut: Cut, admit: Admit) -> bool:
     """Make a cut from elsewhere the first checkpoint of a pipeline, which ``admit`` must find to be new; say if it was.
 
-    What its query will be is not known, and it has no sinks yet: the first start says both. Where ``admit`` lets a
-    checkpoint pass that is there already, a try before this one has made it: then it is settled.
+    Its query is not known yet, and it has no sinks: the first start sets both. If ``admit`` accepts a checkpoint that
+    is there already, an earlier try has made it: then it is settled, and False is returned.
     """
     driver, _ = open_driver(pipeline, name, hydrate=lambda _manifest, _claimed: (None, {}), admit=admit)
     with driver:
@@ -102,10 +102,10 @@ def claim_driver(
 ) -> Driver:
     """Claim the pipeline and do nothing else yet: for a tool that puts a record of its own there."""
     store, log, sinks = pipeline.store, pipeline.log, sinks or {}
-    # Before the claim, so that nothing of a newer driver is in it.
+    # List before the claim: then nothing of a newer driver is in the list.
     keys = [entry.key for entry in store.list(CHECKPOINTS)]
-    # What is known may be old: the claim comes after the newest record all the same. But that there is nothing must be
-    # read after the keys: objects follow a claim.
+    # The state that is known may be old. That is harmless: the claim is appended after the newest record. But an empty
+    # log must be seen after the keys were listed: objects come only after a claim.
     state = log.state or log.read()
     refuse_missing_log(state, keys)
     if LATEST in keys:
@@ -208,14 +208,13 @@ class Driver:
         run has staged and no checkpoint took: they are discarded once the record is there, because until then this
         driver may have been fenced, and must touch nothing.
         """
-        if self._ended or not may_release(failure):
-            self._ended = True
+        ended, self._ended = self._ended, True
+        if ended or not may_release(failure):
             return None
-        self._ended = True
         settled = failure.settlement if isinstance(failure, SinkFailed) else self._checkpointer.settlement
 
         def decide(state: State | None) -> Release:
-            # Who was interrupted once a newer epoch counted knows only of the one before, which that has settled.
+            # An interrupted run may know only how the epoch before was settled. The newer record says that already.
             news = settled if settled and state and settled.epoch == state.epoch else None
             return Release(generation=self.permit.generation, settled=news, deleted=self._checkpointer.deleted)
 

@@ -180,6 +180,7 @@ class _Recovery(msgspec.Struct, Generic[T], kw_only=True):
                 refusals = self._refusals(target.epoch, keep)
                 found = msgspec.structs.replace(found, keep=keep, refusals=refusals)
             outcome = decide(found)
+            # Inside, because damage that a newer driver has caused is a fence.
             if isinstance(outcome, Refuse):
                 raise outcome.error from damage
         return outcome

@@ -28,9 +28,9 @@ from .verified_reads import load_if_sound, load_manifest, twice
 
 
 def targets(state: State) -> list[LiveCheckpoint]:
-    """Name the checkpoints that a rollback may go to, and those that were undone.
+    """List the checkpoints that a rollback may go to, and undone ones, so that a search can say why it skips them.
 
-    What a repair went back to may still be open: then only the repair itself, the head, can settle it.
+    The target of a repair may still be open in a sink. Only the repair itself, the head, can settle it.
     """
     settled = state.settled_epoch
     return [entry for entry in state.live if entry.undone or entry.epoch <= settled or entry is state.head]

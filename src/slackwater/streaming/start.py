@@ -1,4 +1,4 @@
-"""Start of a Spark query: recover the newest checkpoint, then let Spark go on from it."""
+"""Start of a Spark query: claim, recover the newest checkpoint, then let Spark go on from it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger("slackwater")
 
 
 def start(definition: Definition) -> PipelineQuery:
-    """Recover, claim the pipeline, and let Spark run from its newest checkpoint on."""
+    """Claim the pipeline, recover its newest checkpoint, and let Spark go on from it."""
     # Whatever we can refuse is refused before the claim, which fences a driver that runs.
     facts, options, spark = examine(definition), definition.options, definition.frame.sparkSession
     pipeline = locate(definition.url, options.settings, options.store_options)
