@@ -61,6 +61,8 @@ def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         patch.setenv(JVM_OPTIONS, f"{SHORT_LIVED_JVM} -Xss16m")
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_DIRS", str(folder))
+        # Its Python workers read the demo's source of payments.
+        patch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
         gateway = launch_gateway(popen_kwargs={"stdout": file, "stderr": file})
     found = gateway.gateway_parameters
     port = {"PYSPARK_GATEWAY_PORT": str(found.port), "PYSPARK_GATEWAY_SECRET": found.auth_token}

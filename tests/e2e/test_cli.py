@@ -390,7 +390,7 @@ def test_a_log_that_is_gone_exits_13(url):
 
 def test_a_record_of_a_newer_release_exits_14(url):
     rewrite(max(Path(url, "log").iterdir()), version=99)
-    assert "[format.unknown_version] record " in refusal("list", url, code=14)
+    assert "[format.unknown_version] the log record " in refusal("list", url, code=14)
 
 
 # --- savepoint

@@ -137,8 +137,7 @@ def test_a_verifier_takes_a_new_checkpoint_for_no_lost_record(tmp_path):
     driver.step()
     faults = Faults(Fault("slow", verb="get", key=LATEST), sleep=lambda seconds: driver.step())
     with faults.everywhere():
-        pipeline = read_pipeline(str(driver.pipeline))
-    verified = verify(pipeline.url)
+        verified = verify(driver.pipeline)
     assert driver.micro_batch == 1, "the driver goes on right before the pointer is read"
     assert verified.findings == []
 

@@ -447,6 +447,7 @@ ELSEWHERE = {
     "protocol/directory.py:_unwritable",
     "protocol/directory.py:refuse_inside",
     "protocol/directory.py:remove_unfinished",
+    "protocol/directory.py:spool",
     "protocol/driver.py:make_first",
     "protocol/driver.py:store_all_again",
     "protocol/keep_rules.py:_judge",
