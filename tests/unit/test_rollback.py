@@ -17,6 +17,7 @@ from slackwater.formats import record as records
 from slackwater.formats.change import Checkpoint, Release, Settlement
 from slackwater.formats.keys import manifest_key
 from slackwater.formats.manifest import Manifest, references
+from slackwater.ops import rollback as rollback_tool
 from slackwater.ops.pipelines import read_pipeline
 from slackwater.ops.rollback import rollback
 from slackwater.ops.savepoint import create_label
@@ -26,7 +27,7 @@ from slackwater.protocol.driver import Claimed, open_driver
 from slackwater.protocol.kinds import refuse_foreign
 from slackwater.protocol.pipeline import locate
 from slackwater.protocol.sinks import SinkFailed
-from slackwater.protocol.verified_reads import load_manifest
+from slackwater.protocol.verified_reads import load_manifest, verify_restorable
 from slackwater.spark import hydrate as hydrating
 from slackwater.store import open_store
 from slackwater.testing.faulty_store import Fault, Faults, FaultyStore, Kind
@@ -733,3 +734,17 @@ def test_sinks_have_the_head_before_it_is_hydrated_and_a_settled_one_is_not_sett
 class Unable(FolderSink):
     def commit(self, descriptors: list[dict[str, Any]], epoch: int) -> None:
         raise OSError
+
+
+def test_the_newest_that_verifies_is_read_once(tmp_path, monkeypatch):
+    pipeline = make_pipeline(tmp_path, 2)
+    read: list[int] = []
+    real = verify_restorable
+
+    def verify(store: Any, entry: Any, settings: Any) -> Any:
+        read.append(entry.epoch)
+        return real(store, entry, settings)
+
+    monkeypatch.setattr(rollback_tool, "verify_restorable", verify)
+    assert rollback(pipeline, "newest-verified", dry_run=True).to_epoch == 2
+    assert read == [2]
